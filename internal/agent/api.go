@@ -1,0 +1,122 @@
+// Package agent is the HTTP/2 API of process 1 of every sandbox, both ends:
+// Server runs inside the sandbox, Client in the Belljar server.
+//
+// The two meet over one byte stream, HTTP/2 without TLS. The client trusts
+// nothing the server end says, since a script next to it may have taken its
+// place: every size is bounded, every name checked, every wait ends with its
+// context.
+//
+// The package is linked into belljar-agent and so uses the standard library,
+// x/sys and x/image only.
+package agent
+
+import "time"
+
+// Version is the API's version, the first element of every path. A server
+// speaks to agents of its own and the previous version.
+const Version = 1
+
+// Places inside a sandbox.
+const (
+	// Mount holds the agent's binary and socket, read-only.
+	Mount = "/run/belljar"
+	// Binary is the agent's program.
+	Binary = Mount + "/agent"
+	// Socket is where the agent dials the server.
+	Socket = Mount + "/agent.sock"
+	// Workdir is where jobs start.
+	Workdir = "/sandbox"
+	// LogDir holds the jobs' full output, a directory per job.
+	LogDir = "/var/log/belljar"
+)
+
+// JobSpec describes a command to run.
+type JobSpec struct {
+	// ID names the job; the caller chooses it, so that a start can be
+	// repeated after a lost answer. 1 to 64 of [a-zA-Z0-9_-].
+	ID string `json:"id"`
+	// Argv is the command and its arguments; Argv[0] is looked up in PATH.
+	Argv []string `json:"argv"`
+	// Env is added to the agent's environment, as KEY=value.
+	Env []string `json:"env,omitempty"`
+	// Dir is the working directory, Workdir if empty.
+	Dir string `json:"dir,omitempty"`
+	// Stdin is a file to read from, /dev/null if empty.
+	Stdin string `json:"stdin,omitempty"`
+	// Timeout ends the job and everything it started. Every job has one.
+	Timeout time.Duration `json:"timeout"`
+	// Keep is how many bytes of each stream's head, and as many of its tail,
+	// the status holds. At most MaxKeep.
+	Keep int `json:"keep"`
+	// LogBytes bounds each stream's log file, 0 for none.
+	LogBytes int64 `json:"log_bytes"`
+}
+
+// MaxKeep bounds JobSpec.Keep.
+const MaxKeep = 4 << 20
+
+// JobState is where a job is in its life.
+type JobState string
+
+// The states of a job. The state comes from the kernel: a job is exited when
+// its process was reaped.
+const (
+	JobRunning JobState = "running"
+	JobExited  JobState = "exited"
+)
+
+// JobStatus describes a job.
+type JobStatus struct {
+	ID    string   `json:"id"`
+	State JobState `json:"state"`
+	// ExitCode is the process's; 128+n after signal n, 124 after a timeout,
+	// 126 and 127 as a shell would if the command could not be started (the
+	// reason then stands in Error).
+	ExitCode int           `json:"exit_code"`
+	Signal   int           `json:"signal,omitempty"`
+	TimedOut bool          `json:"timed_out,omitempty"`
+	Error    string        `json:"error,omitempty"`
+	Duration time.Duration `json:"duration"`
+	Stdout   Stream        `json:"stdout"`
+	Stderr   Stream        `json:"stderr"`
+}
+
+// Stream is what is kept of an output stream. The bytes between Head and
+// Tail were dropped; Bytes - len(Head) - len(Tail) says how many.
+type Stream struct {
+	Bytes int64  `json:"bytes"`
+	Head  []byte `json:"head,omitempty"`
+	Tail  []byte `json:"tail,omitempty"`
+	// Log is the path of the log file, which holds the first LogBytes bytes.
+	Log      string `json:"log,omitempty"`
+	LogBytes int64  `json:"log_bytes,omitempty"`
+}
+
+// FileInfo describes a regular file.
+type FileInfo struct {
+	// Path is relative to the directory that was listed, with slashes, as
+	// bytes, since file names need not be UTF-8.
+	Path []byte `json:"path"`
+	Size int64  `json:"size"`
+	// Mode is the permission bits.
+	Mode    uint32    `json:"mode"`
+	ModTime time.Time `json:"mod_time"`
+}
+
+// Listing is the answer to a listing of a tree.
+type Listing struct {
+	// Files are the regular files below the directory, sorted by path.
+	Files []FileInfo `json:"files"`
+	// More is how many regular files were left out because of the bound.
+	More int64 `json:"more,omitempty"`
+	// Skipped counts what is neither a regular file nor a directory:
+	// symbolic links, devices, sockets, FIFOs.
+	Skipped int64 `json:"skipped,omitempty"`
+}
+
+// Health is the agent's answer to a health check.
+type Health struct {
+	Version int   `json:"version"`
+	Jobs    int   `json:"jobs"` // running ones
+	Zombies int64 `json:"reaped"`
+}

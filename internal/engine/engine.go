@@ -1,0 +1,152 @@
+// Package engine defines what makes sandboxes: the Engine contract that the
+// native, Docker, Podman and Kubernetes engines fulfil alike.
+//
+// Identical behaviour on every engine is the product's promise. It is kept by
+// the suite in enginetest; where engines cannot be alike, Properties says so.
+package engine
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// An Engine makes sandboxes and gives access to the agent, process 1 of each.
+//
+// All methods are safe for concurrent use, also for the same sandbox. A
+// method whose context ends returns early with the context's error; the
+// sandbox is then in either the old or the new state, and List tells which.
+// No method leaves anything behind that List does not report.
+type Engine interface {
+	// Properties says what this engine really enforces on this host. It does
+	// not change while the engine is open.
+	Properties() Properties
+
+	// Create makes a sandbox that does not run yet. It fails with ErrExists
+	// if the identifier is taken, ErrNoImage if the image is not present, and
+	// a *HostFullError if the host has too little room for another sandbox.
+	// A failed Create leaves nothing.
+	Create(ctx context.Context, spec Spec) error
+
+	// Start runs the agent of a created or stopped sandbox. Starting a
+	// running one is no error.
+	Start(ctx context.Context, id string) error
+
+	// Connect returns a byte stream on which the agent serves its HTTP/2 API,
+	// waiting until the agent offers one. Each call returns a new stream; one
+	// is open at a time, and a new one can be had after the old one is
+	// closed. It fails with ErrNotRunning if the sandbox is not running or
+	// ends while waiting. What comes out of the stream is hostile input.
+	Connect(ctx context.Context, id string) (net.Conn, error)
+
+	// Stop ends every process of a sandbox. Its files stay until Remove.
+	// Stopping a stopped sandbox is no error.
+	Stop(ctx context.Context, id string) error
+
+	// Remove ends a sandbox and deletes all of it. It is idempotent: removing
+	// what does not exist is no error, and what failed halfway is retried by
+	// calling it again.
+	Remove(ctx context.Context, id string) error
+
+	// List reports every sandbox of this server, those included which an
+	// earlier process of it made, in the order of their identifiers.
+	List(ctx context.Context) ([]Status, error)
+
+	// Inspect reads limits and usage of a sandbox back from where they are
+	// enforced, not from what was asked. ErrNotRunning if it does not run.
+	Inspect(ctx context.Context, id string) (Receipt, error)
+
+	// Close lets go of the engine. Running sandboxes go on.
+	Close() error
+}
+
+// Spec describes a sandbox to make.
+type Spec struct {
+	// ID names the sandbox: 1 to 40 of [a-z0-9-], unique on this server.
+	ID string
+	// Labels are kept with the sandbox and reported by List.
+	Labels map[string]string
+	// Expires is when the sandbox should be removed by a sweep, whoever made
+	// it; zero is never. Engines keep it durably and do not act on it.
+	Expires time.Time
+	// Image is an image's name or digest.
+	Image string
+	// Limits apply to the sandbox as a whole. Every field must be positive.
+	Limits Limits
+}
+
+// Limits bound one sandbox.
+type Limits struct {
+	// Memory is in bytes and covers memory, swap and tmpfs pages together.
+	Memory int64
+	// CPUs is in cores; 1.5 is one and a half.
+	CPUs float64
+	// PIDs bounds processes and threads together.
+	PIDs int64
+	// Tmp is the size of /tmp, in bytes. It is memory.
+	Tmp int64
+	// Disk is the size of the writable layer, in bytes.
+	Disk int64
+	// Inodes bounds the number of files in the writable layer.
+	Inodes int64
+}
+
+// State is where a sandbox is in its life.
+type State string
+
+// The states of a sandbox. A sandbox whose processes ended by themselves is
+// stopped.
+const (
+	Created State = "created"
+	Running State = "running"
+	Stopped State = "stopped"
+)
+
+// Status describes a sandbox as List reports it.
+type Status struct {
+	ID      string
+	State   State
+	Labels  map[string]string
+	Image   string    // as in Spec
+	Created time.Time // when Create was called
+	Expires time.Time // as in Spec
+}
+
+// Properties says what an engine enforces, and how it differs from others.
+type Properties struct {
+	// Engine names the engine and what it runs on, such as
+	// "native (crun 1.8.1, cgroup v1)".
+	Engine string
+	// Isolated is whether code inside is kept from the host. Only engines
+	// for tests are not.
+	Isolated bool
+	// Unenforced names each limit that this host cannot enforce (a key of
+	// Receipt's JSON, such as "memory"), with the reason.
+	Unenforced map[string]string
+}
+
+// Receipt is what a sandbox really got, read back from the kernel. Its JSON
+// is what users see as `limits`.
+type Receipt struct {
+	Memory Limit `json:"memory"`
+	CPUs   Limit `json:"cpus"`
+	PIDs   Limit `json:"pids"`
+	Tmp    Limit `json:"tmp"`
+	Disk   Limit `json:"disk"`
+	Inodes Limit `json:"inodes"`
+	// Network is what the sandbox can reach, in words.
+	Network string `json:"network"`
+
+	// OOMKills counts processes killed for want of memory.
+	OOMKills int64 `json:"-"`
+}
+
+// Limit is one limit as the kernel holds it.
+type Limit struct {
+	// Value is in the unit of the field of the same name in Limits.
+	Value float64 `json:"value"`
+	// Enforced is whether the kernel holds the sandbox to it.
+	Enforced bool `json:"enforced"`
+	// Note says what counts, or why the limit is not enforced.
+	Note string `json:"note,omitempty"`
+}
