@@ -1,0 +1,155 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"belljar/internal/engine"
+)
+
+// adopt takes over what an earlier process left: sandboxes that have a record
+// go on and are listed; of everything else made under this server's name
+// nothing is left.
+func (e *Engine) adopt() error {
+	entries, err := os.ReadDir(filepath.Join(e.dir, "sandboxes"))
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		id := entry.Name()
+		r, err := e.readRecord(id)
+		if err != nil {
+			e.log.Warn("clearing a half-made sandbox", "sandbox", id, "reason", err)
+			if err := os.RemoveAll(e.sandboxDir(id)); err != nil {
+				return fmt.Errorf("clearing %s: %w", id, err)
+			}
+			continue
+		}
+		b := &box{e: e, record: r}
+		e.ids.keep(r.Slot)
+		// One that cannot be ended now must not keep the others from starting:
+		// it is listed, and whoever removes it tries again.
+		e.logFailure("adopting "+id, b.adopt())
+		e.boxes[id] = b
+	}
+	return e.sweep()
+}
+
+func (e *Engine) readRecord(id string) (record, error) {
+	var r record
+	data, err := os.ReadFile(filepath.Join(e.sandboxDir(id), recordFile))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, err
+	}
+	if r.Spec.ID != id || r.Slot == 0 {
+		return r, errors.New("its record is of another sandbox")
+	}
+	return r, nil
+}
+
+// adopt finds out from the kernel whether the sandbox still runs.
+func (b *box) adopt() error {
+	if err := b.acquire(b.record.Digest); err != nil {
+		// It cannot be started again, but what there is can be removed.
+		b.e.log.Warn("a sandbox's image is gone", "sandbox", b.record.Spec.ID, "error", err)
+	}
+	if b.record.PID != 0 {
+		if born, err := birth(b.record.PID); err == nil && born == b.record.Birth {
+			server, err := listen(filepath.Join(b.e.sandboxDir(b.record.Spec.ID), shareDir))
+			if err != nil {
+				return err
+			}
+			b.server = server
+			return b.began(b.record.PID)
+		}
+	}
+	return b.halt()
+}
+
+// sweep ends and removes what carries this server's name and belongs to no
+// sandbox: cgroups with their processes, and what the runtime keeps.
+func (e *Engine) sweep() error {
+	var errs []error
+	for _, dir := range e.cg.dirs(e.group("")) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, entry := range entries {
+			if entry.IsDir() && e.boxes[entry.Name()] == nil {
+				errs = append(errs, e.cg.end(e.group(entry.Name())))
+			}
+		}
+	}
+	entries, err := os.ReadDir(e.runtime.root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, entry := range entries {
+		if engine.CheckID(entry.Name()) == nil && e.boxes[entry.Name()] == nil {
+			errs = append(errs, e.runtime.delete(entry.Name()))
+		}
+	}
+	errs = append(errs, e.killStrays())
+	return errors.Join(errs...)
+}
+
+// killStrays ends processes with ids of this server's window that belong to
+// no running sandbox: a container that was being made when its maker was
+// killed may not have joined its cgroup yet.
+func (e *Engine) killStrays() error {
+	running := map[int]bool{}
+	for _, b := range e.boxes {
+		if b.running() {
+			running[b.record.Slot] = true
+		}
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		var pid int
+		if n, _ := fmt.Sscanf(entry.Name(), "%d", &pid); n != 1 {
+			continue
+		}
+		uid, ok := userOf(pid)
+		first := slotRange(e.ids.first).base
+		if !ok || uid < first || uid-first >= windowSlots*rangeSize {
+			continue
+		}
+		if !running[e.ids.first+int((uid-first)/rangeSize)] {
+			errs = append(errs, killAndWait(pid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// userOf reads a process's real user id. Its directory's owner will not do:
+// that is root where the process is not dumpable.
+func userOf(pid int) (uint32, bool) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, false // ended meanwhile
+	}
+	_, after, _ := strings.Cut(string(data), "\nUid:")
+	var uid uint32
+	n, _ := fmt.Sscan(after, &uid)
+	return uid, n == 1
+}
+
+// clearProbes removes what a probe left that was killed.
+func (e *Engine) clearProbes() {
+	left, _ := filepath.Glob(filepath.Join(e.dir, "probe-*"))
+	for _, dir := range left {
+		e.logFailure("clearing a probe", os.RemoveAll(dir))
+	}
+}

@@ -1,0 +1,374 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"belljar/internal/agent"
+	"belljar/internal/engine"
+	"belljar/internal/image"
+)
+
+// Files of a sandbox's directory.
+const (
+	recordFile = "sandbox.json"
+	layerFile  = "layer.ext4"
+	shareDir   = "share"
+)
+
+// record is what is kept of a sandbox on disk.
+type record struct {
+	Spec    engine.Spec `json:"spec"`
+	Digest  string      `json:"digest"`
+	Created time.Time   `json:"created"`
+	Slot    int         `json:"slot"`
+	// Started is whether it ever ran, PID its process 1 while it runs and
+	// Birth when that one started, which tells it from a later process with
+	// the same number.
+	Started bool   `json:"started"`
+	PID     int    `json:"pid,omitempty"`
+	Birth   uint64 `json:"birth,omitempty"`
+}
+
+// box is a sandbox. Its methods may be called concurrently.
+type box struct {
+	e *Engine
+
+	// op is held through create, start, stop and remove, which take turns.
+	op sync.Mutex
+	// gone is set once removed; guarded by op.
+	gone bool
+	img  image.Image
+	free func() // releases the image
+
+	mu      sync.Mutex // guards what follows; taken after op
+	record  record
+	process *process // process 1 while it is known; it may have ended
+	server  *listener
+	receipt engine.Receipt
+}
+
+// Create implements engine.Engine.
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) error {
+	if err := errors.Join(engine.CheckID(spec.ID), spec.Limits.Check()); err != nil {
+		return err
+	}
+	b := &box{e: e, record: record{Spec: spec, Created: time.Now()}}
+	b.op.Lock()
+	defer b.op.Unlock()
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return engine.ErrClosed
+	}
+	if e.boxes[spec.ID] != nil {
+		e.mu.Unlock()
+		return fmt.Errorf("creating %s: %w", spec.ID, engine.ErrExists)
+	}
+	e.boxes[spec.ID] = b // holds the name; invisible to List until filled
+	e.mu.Unlock()
+	if err := b.create(); err != nil {
+		e.logFailure("clearing a sandbox that could not be created", b.remove())
+		return fmt.Errorf("creating %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+func (b *box) create() error {
+	spec := b.record.Spec
+	if err := b.e.room(); err != nil {
+		return err
+	}
+	if err := b.acquire(spec.Image); err != nil {
+		return err
+	}
+	ids, err := b.e.ids.take()
+	if err != nil {
+		return err
+	}
+	b.update(func(r *record) { r.Slot = ids.slot })
+	dir := b.e.sandboxDir(spec.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := b.save(); err != nil {
+		return err
+	}
+	if err := b.e.makeShare(filepath.Join(dir, shareDir)); err != nil {
+		return err
+	}
+	return b.e.layers.create(filepath.Join(dir, layerFile), spec.Limits.Disk, spec.Limits.Inodes)
+}
+
+// acquire takes hold of the image.
+func (b *box) acquire(ref string) error {
+	img, release, err := b.e.images.Acquire(ref)
+	if errors.Is(err, image.ErrNotFound) {
+		return fmt.Errorf("%w: %s", engine.ErrNoImage, ref)
+	}
+	if err != nil {
+		return err
+	}
+	b.img, b.free = img, release
+	b.update(func(r *record) { r.Digest = img.Digest })
+	return nil
+}
+
+// Start implements engine.Engine.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	return e.with(id, "starting", func(b *box) error {
+		if b.running() {
+			return nil
+		}
+		if err := b.halt(); err != nil { // what an ended process left
+			return err
+		}
+		if err := b.start(ctx); err != nil {
+			e.logFailure("clearing a sandbox that could not be started", b.halt())
+			return err
+		}
+		return nil
+	})
+}
+
+func (b *box) start(ctx context.Context) error {
+	id, dir, ids := b.record.Spec.ID, b.e.sandboxDir(b.record.Spec.ID), slotRange(b.record.Slot)
+	userns, err := b.e.ids.namespace(ids)
+	if err != nil {
+		return err
+	}
+	p := place{id}
+	err = b.e.ns.do(func() error {
+		upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids)
+		if err != nil {
+			return err
+		}
+		if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, userns); err != nil {
+			return err
+		}
+		return mountShare(filepath.Join(dir, shareDir), p.share())
+	})
+	if err != nil {
+		return err
+	}
+	err = b.e.writeConfig(dir, container{
+		rootfs: p.rootfs(), ids: ids, group: b.e.group(id), dir: "/",
+		argv:   []string{agent.Binary},
+		env:    agentEnv(b.img.Config.Env),
+		limits: b.record.Spec.Limits,
+		mounts: []specs.Mount{agentMount(p.share())},
+	})
+	if err != nil {
+		return err
+	}
+	server, err := listen(filepath.Join(dir, shareDir))
+	if err != nil {
+		return err
+	}
+	b.update(func(*record) { b.server = server })
+	pid, err := b.e.runtime.start(ctx, dir, id)
+	if err != nil {
+		return err
+	}
+	return b.began(pid)
+}
+
+// began takes note of process 1 and reads back what it got.
+func (b *box) began(pid int) error {
+	process, err := watch(pid)
+	if err != nil {
+		return fmt.Errorf("watching process 1: %w", err)
+	}
+	if process.groups, err = b.e.cg.of(pid); err != nil {
+		process.close()
+		return fmt.Errorf("finding the cgroups of process 1: %w", err)
+	}
+	b.update(func(r *record) {
+		b.process = process
+		r.Started, r.PID, r.Birth = true, pid, process.birth
+	})
+	if err := b.save(); err != nil {
+		return err
+	}
+	receipt, err := b.e.readBack(process, b.record.Spec.Limits)
+	if err != nil {
+		return fmt.Errorf("reading the limits back: %w", err)
+	}
+	b.update(func(*record) { b.receipt = receipt })
+	return nil
+}
+
+// agentEnv is the environment of process 1, which jobs inherit.
+func agentEnv(image []string) []string {
+	return append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root", "LANG=C.UTF-8",
+	}, image...)
+}
+
+// Stop implements engine.Engine.
+func (e *Engine) Stop(ctx context.Context, id string) error {
+	return e.with(id, "stopping", (*box).halt)
+}
+
+// halt ends all processes and takes away what is there only while they run.
+// It is idempotent, and also clears what is left of ended processes.
+func (b *box) halt() error {
+	b.mu.Lock()
+	process, server, id := b.process, b.server, b.record.Spec.ID
+	b.mu.Unlock()
+	if process != nil {
+		if err := process.kill(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(b.e.runtime.delete(id), b.e.cg.end(b.e.group(id))); err != nil {
+		return err
+	}
+	if err := b.e.ns.do(place{id}.clear); err != nil {
+		return err
+	}
+	if server != nil {
+		server.close()
+	}
+	if process != nil {
+		process.close()
+	}
+	b.update(func(r *record) {
+		b.process, b.server = nil, nil
+		r.PID, r.Birth = 0, 0
+	})
+	return b.save()
+}
+
+// Remove implements engine.Engine.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	err := e.with(id, "removing", (*box).remove)
+	if errors.Is(err, engine.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (b *box) remove() error {
+	id := b.record.Spec.ID
+	if err := b.halt(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(b.e.sandboxDir(id)); err != nil {
+		return err
+	}
+	if b.record.Slot != 0 {
+		b.e.ids.release(b.record.Slot)
+	}
+	if b.free != nil {
+		b.free()
+	}
+	b.gone = true
+	b.e.mu.Lock()
+	delete(b.e.boxes, id)
+	b.e.mu.Unlock()
+	return nil
+}
+
+// with runs f on a sandbox, which no other operation changes meanwhile.
+func (e *Engine) with(id, doing string, f func(*box) error) error {
+	e.mu.Lock()
+	b, closed := e.boxes[id], e.closed
+	e.mu.Unlock()
+	if closed {
+		return engine.ErrClosed
+	}
+	if b == nil {
+		return fmt.Errorf("%s %s: %w", doing, id, engine.ErrNotFound)
+	}
+	b.op.Lock()
+	defer b.op.Unlock()
+	if b.gone {
+		return fmt.Errorf("%s %s: %w", doing, id, engine.ErrNotFound)
+	}
+	if err := f(b); err != nil {
+		return fmt.Errorf("%s %s: %w", doing, id, err)
+	}
+	return nil
+}
+
+// update changes what mu guards.
+func (b *box) update(f func(*record)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.record)
+}
+
+// save writes the record, unless the sandbox has no directory (yet, or any
+// more).
+func (b *box) save() error {
+	b.mu.Lock()
+	data, err := json.Marshal(b.record)
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(b.e.sandboxDir(b.record.Spec.ID), recordFile)
+	err = os.WriteFile(path+".part", data, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
+}
+
+func (b *box) disk() int64 { return b.record.Spec.Limits.Disk }
+
+// running asks the kernel.
+func (b *box) running() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.process != nil && b.process.alive()
+}
+
+// status reports a sandbox, unless it is still being made.
+func (b *box) status() (engine.Status, bool) {
+	running := b.running()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.record
+	s := engine.Status{
+		ID: r.Spec.ID, State: engine.Created, Labels: r.Spec.Labels,
+		Image: r.Spec.Image, Created: r.Created, Expires: r.Spec.Expires,
+	}
+	switch {
+	case running:
+		s.State = engine.Running
+	case r.Started:
+		s.State = engine.Stopped
+	}
+	return s, r.Slot != 0
+}
+
+// letGo closes what this process holds of the sandbox, which goes on.
+func (b *box) letGo() error {
+	b.op.Lock()
+	defer b.op.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gone = true
+	if b.server != nil {
+		b.server.close()
+	}
+	if b.process != nil {
+		b.process.close()
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"belljar/internal/engine"
+)
+
+// cgroups is where the host's control groups are.
+type cgroups struct {
+	// unified is the mount point of the version 2 hierarchy, "" if none.
+	unified string
+	// legacy maps a version 1 controller to its hierarchy.
+	legacy map[string]cgroupMount
+}
+
+type cgroupMount struct{ root, point string }
+
+func findCgroups() (cgroups, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return cgroups{}, err
+	}
+	defer f.Close()
+	c := cgroups{legacy: map[string]cgroupMount{}}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// "36 35 98:0 ROOT POINT rw shared:1 - TYPE SOURCE OPTIONS", proc(5).
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		front, back := strings.Fields(before), strings.Fields(after)
+		if !ok || len(front) < 5 || len(back) < 3 {
+			continue
+		}
+		switch back[0] {
+		case "cgroup2":
+			c.unified = front[4]
+		case "cgroup":
+			for opt := range strings.SplitSeq(back[2], ",") {
+				c.legacy[opt] = cgroupMount{root: front[3], point: front[4]}
+			}
+		}
+	}
+	return c, lines.Err()
+}
+
+// v2 is whether limits are held by the version 2 hierarchy.
+func (c cgroups) v2() bool { _, v1 := c.legacy["memory"]; return !v1 && c.unified != "" }
+
+// hybrid returns the unified hierarchy's mount point where it stands beside
+// version 1 controllers, else "".
+func (c cgroups) hybrid() string {
+	if c.v2() {
+		return ""
+	}
+	return c.unified
+}
+
+func (c cgroups) String() string {
+	switch {
+	case c.v2():
+		return "cgroup v2"
+	case len(c.legacy) > 0:
+		return "cgroup v1"
+	}
+	return "no cgroups"
+}
+
+// dirs returns the existing directories of the group in every hierarchy.
+func (c cgroups) dirs(group string) []string {
+	points := []string{}
+	for _, m := range c.legacy {
+		points = append(points, m.point)
+	}
+	if c.unified != "" {
+		points = append(points, c.unified)
+	}
+	slices.Sort(points)
+	var dirs []string
+	for _, p := range slices.Compact(points) {
+		dir := filepath.Join(p, group)
+		if _, err := os.Stat(dir); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// procs returns the processes in the group.
+func (c cgroups) procs(group string) []int {
+	var pids []int
+	for _, dir := range c.dirs(group) {
+		data, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for _, s := range strings.Fields(string(data)) {
+			if pid, err := strconv.Atoi(s); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// end kills what is left in the group and removes it. It is idempotent.
+func (c cgroups) end(group string) error {
+	for range 100 {
+		pids := c.procs(group)
+		for _, pid := range pids {
+			if err := killAndWait(pid); err != nil {
+				return err
+			}
+		}
+		if len(pids) == 0 {
+			break
+		}
+	}
+	var errs []error
+	for _, dir := range c.dirs(group) {
+		if err := removeGroup(dir); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeGroup removes a group and those below it, deepest first.
+func removeGroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeGroup(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+		return fmt.Errorf("removing cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// killAndWait ends a process and waits until the kernel says it ended.
+func killAndWait(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("opening process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
+		return fmt.Errorf("killing process %d: %w", pid, err)
+	}
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return fmt.Errorf("process %d does not end: %w", pid, err)
+		}
+		return nil
+	}
+}
+
+// membership is where one process is in the hierarchies, as directories.
+type membership struct {
+	v2  string
+	dir map[string]string // by version 1 controller
+}
+
+// of reads where a process is from the kernel.
+func (c cgroups) of(pid int) (membership, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return membership{}, err
+	}
+	m := membership{dir: map[string]string{}}
+	for line := range strings.Lines(string(data)) {
+		// "4:memory:/path", cgroups(7).
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		if f[1] == "" {
+			m.v2 = filepath.Join(c.unified, f[2])
+			continue
+		}
+		for controller := range strings.SplitSeq(f[1], ",") {
+			if h, ok := c.legacy[controller]; ok {
+				m.dir[controller] = filepath.Join(h.point, strings.TrimPrefix(f[2], strings.TrimSuffix(h.root, "/")))
+			}
+		}
+	}
+	return m, nil
+}
+
+// receipt reads the limits of memory, CPU and processes back.
+func (c cgroups) receipt(m membership, asked engine.Limits) engine.Receipt {
+	var r engine.Receipt
+	if c.v2() {
+		r.Memory = held(readNumber(m.v2, "memory.max"), float64(asked.Memory))
+		r.Memory.Note = swapNote(readNumber(m.v2, "memory.swap.max") == 0)
+		r.PIDs = held(readNumber(m.v2, "pids.max"), float64(asked.PIDs))
+		quota, period, _ := strings.Cut(readWord(m.v2, "cpu.max"), " ")
+		r.CPUs = held(number(quota)/number(period), asked.CPUs)
+		return r
+	}
+	memory := readNumber(m.dir["memory"], "memory.limit_in_bytes")
+	r.Memory = held(memory, float64(asked.Memory))
+	r.Memory.Note = swapNote(readNumber(m.dir["memory"], "memory.memsw.limit_in_bytes") == memory)
+	r.PIDs = held(readNumber(m.dir["pids"], "pids.max"), float64(asked.PIDs))
+	r.CPUs = held(readNumber(m.dir["cpu"], "cpu.cfs_quota_us")/readNumber(m.dir["cpu"], "cpu.cfs_period_us"), asked.CPUs)
+	return r
+}
+
+// oomKills reads how many processes died for want of memory.
+func (c cgroups) oomKills(m membership) int64 {
+	file, dir := "memory.oom_control", m.dir["memory"]
+	if c.v2() {
+		file, dir = "memory.events", m.v2
+	}
+	data, _ := os.ReadFile(filepath.Join(dir, file))
+	for line := range bytes.Lines(data) {
+		var n int64
+		if _, err := fmt.Sscanf(string(line), "oom_kill %d", &n); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// held says whether what the kernel holds is a limit at least as tight as
+// what was asked. The kernel rounds to pages and to ticks.
+func held(got, asked float64) engine.Limit {
+	if got > 0 && got <= asked*1.01 {
+		return engine.Limit{Value: got, Enforced: true}
+	}
+	return engine.Limit{Value: asked, Note: "the kernel does not hold this limit here"}
+}
+
+func swapNote(counted bool) string {
+	if counted {
+		return "swap and tmpfs pages (/tmp, /dev/shm) count in it"
+	}
+	return "tmpfs pages (/tmp, /dev/shm) count in it; swap is not limited here"
+}
+
+// readNumber reads a control file with one number; -1 if there is none.
+func readNumber(dir, file string) float64 { return number(readWord(dir, file)) }
+
+func readWord(dir, file string) string {
+	if dir == "" {
+		return ""
+	}
+	data, _ := os.ReadFile(filepath.Join(dir, file))
+	return strings.TrimSpace(string(data))
+}
+
+func number(s string) float64 {
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return -1 // "max", or no such file
+	}
+	return n
+}

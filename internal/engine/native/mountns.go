@@ -1,0 +1,128 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// runDir holds, in the private mount namespace alone, a tmpfs with a
+// directory per sandbox for its mounts. On the host it is an empty directory
+// beside the range locks.
+const runDir = "/run/belljar"
+
+// mountNamespace is a mount namespace of the engine's own, in which all its
+// mounts are made and the OCI runtime is run. Nothing of it shows on the
+// host, so no user of the host can reach a setuid file of an image; and it
+// goes away with the process that holds it, however that ends, so a crash
+// leaves no mount behind. Running sandboxes have copies of what they need.
+type mountNamespace struct {
+	fd *os.File
+}
+
+// newMountNamespace makes the namespace. It follows the host's mounts and
+// passes nothing back. On a hybrid host the unified cgroup hierarchy is taken
+// out of it: crun refuses to run while it sees one with a controller beside
+// the version 1 ones.
+func newMountNamespace(hideUnified string) (*mountNamespace, error) {
+	if err := os.MkdirAll(runDir, 0o711); err != nil {
+		return nil, err
+	}
+	n := new(mountNamespace)
+	err := onOwnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("making a mount namespace (the native engine runs as root): %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("detaching the mount namespace: %w", err)
+		}
+		if hideUnified != "" {
+			if err := unix.Unmount(hideUnified, unix.MNT_DETACH); err != nil {
+				return fmt.Errorf("hiding %s: %w", hideUnified, err)
+			}
+		}
+		// The runtime looks up paths as the sandbox's root, who is no one
+		// here: the directories must let everyone pass.
+		if err := unix.Mount("belljar", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711"); err != nil {
+			return fmt.Errorf("mounting %s: %w", runDir, err)
+		}
+		var err error
+		n.fd, err = os.Open("/proc/thread-self/ns/mnt")
+		return err
+	})
+	return n, err
+}
+
+// do runs f on a thread inside the namespace. Programs started by f run in it
+// as well. Goroutines that f starts do not.
+func (n *mountNamespace) do(f func() error) error {
+	return onOwnThread(func() error {
+		// setns refuses a thread that shares its root and working directory.
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			return fmt.Errorf("entering the mount namespace: %w", err)
+		}
+		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("entering the mount namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+func (n *mountNamespace) close() error { return n.fd.Close() }
+
+// onOwnThread runs f on a thread that ends with it, so that what f does to
+// the thread's namespaces stays there.
+func onOwnThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread dies with the goroutine
+		done <- f()
+	}()
+	return <-done
+}
+
+// place is where a sandbox's mounts are in the namespace.
+type place struct{ id string }
+
+func (p place) dir() string    { return filepath.Join(runDir, p.id) }
+func (p place) layer() string  { return filepath.Join(p.dir(), "layer") }
+func (p place) lower() string  { return filepath.Join(p.dir(), "lower") }
+func (p place) rootfs() string { return filepath.Join(p.dir(), "rootfs") }
+func (p place) share() string  { return filepath.Join(p.dir(), "share") }
+
+// clear takes the mounts of a place away. Call it inside the namespace. It is
+// idempotent.
+func (p place) clear() error {
+	entries, err := os.ReadDir(p.dir())
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// The overlay first: it stands on the others.
+	targets := []string{p.rootfs()}
+	for _, e := range entries {
+		targets = append(targets, filepath.Join(p.dir(), e.Name()))
+	}
+	for _, t := range targets {
+		for {
+			err := unix.Unmount(t, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			if err == unix.EINVAL || err == unix.ENOENT {
+				break // no mount (left) there
+			}
+			if err != nil {
+				return fmt.Errorf("unmounting %s: %w", t, err)
+			}
+		}
+	}
+	for _, e := range entries {
+		if err := os.Remove(filepath.Join(p.dir(), e.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(p.dir())
+}

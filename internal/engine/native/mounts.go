@@ -1,0 +1,106 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountRootfs puts a root filesystem together at p: the read-only lower
+// directories, topmost first, seen through the range's ids, under the
+// writable upper directory. Call it inside the mount namespace.
+func mountRootfs(p place, lower []string, upper, work string, userns *os.File) error {
+	var dirs []string
+	for i, dir := range lower {
+		at := fmt.Sprintf("%s%d", p.lower(), i)
+		if err := mountMapped(dir, at, userns); err != nil {
+			return err
+		}
+		dirs = append(dirs, at)
+	}
+	if err := os.MkdirAll(p.rootfs(), 0o711); err != nil {
+		return err
+	}
+	// Off: what would tie the layers to each other or to a kernel, and
+	// what would answer to attributes that an image can carry.
+	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off,redirect_dir=off,xino=off",
+		strings.Join(dirs, ":"), upper, work)
+	if len(opts) >= unix.Getpagesize() {
+		return fmt.Errorf("the image has too many layers (%d) for one mount", len(lower))
+	}
+	if err := unix.Mount("overlay", p.rootfs(), "overlay", unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mounting the root filesystem: %w", err)
+	}
+	return nil
+}
+
+// mountMapped mounts dir at target, read-only, with the ids on disk shifted
+// into the range, so that one copy of an image serves every range.
+func mountMapped(dir, target string, userns *os.File) error {
+	if err := os.MkdirAll(target, 0o711); err != nil {
+		return err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("opening image %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set:  unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV,
+		Userns_fd: uint64(userns.Fd()),
+	})
+	if err != nil {
+		return fmt.Errorf("shifting the ids of %s (needs Linux 5.19 and a file system with idmapped mounts): %w", dir, err)
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mountShare binds the directory that the sandbox sees as /run/belljar.
+func mountShare(dir, target string) error {
+	if err := os.MkdirAll(target, 0o711); err != nil {
+		return err
+	}
+	if err := unix.Mount(dir, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting the agent's directory: %w", err)
+	}
+	return nil
+}
+
+// mountLayer mounts a layer file and returns its upper and work directories,
+// owned by the range's root.
+func mountLayer(file, target string, ids idRange) (upper, work string, err error) {
+	dev, err := attachLoop(file)
+	if err != nil {
+		return "", "", err
+	}
+	defer dev.Close() // the mount keeps the device; the device goes with it
+	if err := os.MkdirAll(target, 0o711); err != nil {
+		return "", "", err
+	}
+	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
+	if err := unix.Mount(dev.Name(), target, "ext4", flags, "discard"); err != nil {
+		return "", "", fmt.Errorf("mounting the writable layer: %w", err)
+	}
+	upper, work = filepath.Join(target, "upper"), filepath.Join(target, "work")
+	return upper, work, makeUpper(upper, work, ids)
+}
+
+// makeUpper makes the two directories that an overlay writes to, if missing,
+// owned by the range's root.
+func makeUpper(upper, work string, ids idRange) error {
+	for _, d := range []string{upper, work} {
+		if err := os.Mkdir(d, 0o755); err != nil && !os.IsExist(err) {
+			return err
+		}
+		if err := os.Chown(d, int(ids.base), int(ids.base)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+// Package native is the engine that needs nothing but an OCI runtime: image
+// root filesystems on disk, an overlay and a writable layer per sandbox, and
+// an OCI bundle that crun or runc runs.
+//
+// Its directory belongs to one process at a time, which the caller sees to by
+// a lock; it holds
+//
+//	id               the server's id, part of cgroup names
+//	window           the window of id ranges held last
+//	agent/           the agent's program
+//	templates/       empty filesystems to copy writable layers from
+//	oci/             the OCI runtime's state
+//	sandboxes/<id>/  sandbox.json, the layer, the bundle, the agent's directory
+package native
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"belljar/internal/engine"
+	"belljar/internal/image"
+)
+
+// Images is where root filesystems come from; *image.Store is one.
+type Images interface {
+	// Acquire returns an image that stays until release is called.
+	Acquire(ref string) (img image.Image, release func(), err error)
+}
+
+// Options configure the engine.
+type Options struct {
+	// Dir is the engine's directory, on a file system that can hold sparse
+	// files. It is made if it does not exist.
+	Dir string
+	// Images must live on a file system that allows idmapped mounts.
+	Images Images
+	// Agent is the program of process 1.
+	Agent []byte
+	// Runtime names an OCI runtime; if empty, the first of crun and runc
+	// that can run a container.
+	Runtime string
+	// MinFree is how much of the disk must stay free when every sandbox has
+	// filled its own, in bytes. Default 1 GiB.
+	MinFree int64
+	// Log gets warnings and the choice of runtime. Default: discarded.
+	Log *slog.Logger
+}
+
+// Engine is the native engine. It implements engine.Engine and image.Runner.
+type Engine struct {
+	dir     string
+	log     *slog.Logger
+	images  Images
+	minFree int64
+	server  string // the server's id
+	agent   string // the agent's program on disk
+	ns      *mountNamespace
+	cg      cgroups
+	ids     *ranges
+	layers  layers
+	runtime ociRuntime
+
+	mu     sync.Mutex // guards what follows; never held while waiting
+	boxes  map[string]*box
+	closed bool
+}
+
+var (
+	_ engine.Engine = (*Engine)(nil)
+	_ image.Runner  = (*Engine)(nil)
+)
+
+// Open opens the engine: it chooses an OCI runtime, adopts the sandboxes that
+// an earlier process left, and clears away what is left of those that are no
+// more. It fails without root, and where no runtime can run a container.
+func Open(ctx context.Context, o Options) (*Engine, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the native engine runs as root: use sudo")
+	}
+	e := &Engine{
+		dir: o.Dir, images: o.Images, log: o.Log, minFree: o.MinFree,
+		layers: layers{dir: filepath.Join(o.Dir, "templates")},
+		boxes:  map[string]*box{},
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	if e.minFree == 0 {
+		e.minFree = 1 << 30
+	}
+	if err := e.open(ctx, o); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Engine) open(ctx context.Context, o Options) (err error) {
+	if err = os.MkdirAll(filepath.Join(e.dir, "sandboxes"), 0o700); err != nil {
+		return err
+	}
+	if e.server, err = serverID(filepath.Join(e.dir, "id")); err != nil {
+		return err
+	}
+	if e.agent, err = installAgent(filepath.Join(e.dir, "agent"), o.Agent); err != nil {
+		return fmt.Errorf("installing the agent: %w", err)
+	}
+	if e.cg, err = findCgroups(); err != nil {
+		return fmt.Errorf("finding cgroups: %w", err)
+	}
+	if err = e.claimWindow(); err != nil {
+		return err
+	}
+	if e.ns, err = newMountNamespace(e.cg.hybrid()); err != nil {
+		return err
+	}
+	e.clearProbes()
+	if e.runtime, err = e.chooseRuntime(ctx, o.Runtime); err != nil {
+		return err
+	}
+	return e.adopt()
+}
+
+// Properties implements engine.Engine.
+func (e *Engine) Properties() engine.Properties {
+	return engine.Properties{
+		Engine:   fmt.Sprintf("native (%s, %s)", e.runtime.version, e.cg),
+		Isolated: true,
+	}
+}
+
+// List implements engine.Engine.
+func (e *Engine) List(context.Context) ([]engine.Status, error) {
+	e.mu.Lock()
+	boxes := make([]*box, 0, len(e.boxes))
+	for _, b := range e.boxes {
+		boxes = append(boxes, b)
+	}
+	e.mu.Unlock()
+	all := make([]engine.Status, 0, len(boxes))
+	for _, b := range boxes {
+		if s, ok := b.status(); ok {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b engine.Status) int { return strings.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// Close implements engine.Engine.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	boxes := e.boxes
+	e.boxes = nil
+	e.mu.Unlock()
+	var errs []error
+	for _, b := range boxes {
+		errs = append(errs, b.letGo())
+	}
+	if e.ns != nil {
+		errs = append(errs, e.ns.close())
+	}
+	if e.ids != nil {
+		errs = append(errs, e.ids.close())
+	}
+	return errors.Join(errs...)
+}
+
+// group is the cgroup of a sandbox, relative to each hierarchy's root.
+func (e *Engine) group(id string) string {
+	return filepath.Join("/belljar", e.server, id)
+}
+
+func (e *Engine) sandboxDir(id string) string {
+	return filepath.Join(e.dir, "sandboxes", id)
+}
+
+// claimWindow takes a window of id ranges, the one held last if it is free.
+func (e *Engine) claimWindow() error {
+	file := filepath.Join(e.dir, "window")
+	data, _ := os.ReadFile(file)
+	preferred, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || preferred < 0 {
+		preferred = 0
+	}
+	if e.ids, err = openRanges(preferred); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(strconv.Itoa(e.ids.window())), 0o600)
+}
+
+// makeShare makes the directory that a sandbox sees as /run/belljar.
+func (e *Engine) makeShare(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	err := os.Link(e.agent, filepath.Join(dir, "agent"))
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// room refuses a new sandbox, which is among the boxes already, while the
+// disk could not hold what all of them may still write.
+func (e *Engine) room() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(e.dir, &st); err != nil {
+		return fmt.Errorf("looking at the disk: %w", err)
+	}
+	free, need := int64(st.Bavail)*st.Bsize, e.minFree
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, b := range e.boxes {
+		need += b.disk()
+		var layer unix.Stat_t
+		if err := unix.Stat(filepath.Join(e.sandboxDir(id), layerFile), &layer); err == nil {
+			need -= min(b.disk(), layer.Blocks*512)
+		}
+	}
+	if free < need {
+		return &engine.HostFullError{What: "disk space at " + e.dir, Free: free, Need: need}
+	}
+	return nil
+}
+
+// serverID returns the id kept in file, making one at first.
+func serverID(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err == nil && engine.CheckID(string(data)) == nil {
+		return string(data), nil
+	}
+	id := strings.ToLower(rand.Text()[:10])
+	return id, os.WriteFile(file, []byte(id), 0o600)
+}
+
+// installAgent writes the agent's program where sandboxes can link to it. An
+// older one may still be running, so a new one gets a name of its own.
+func installAgent(dir string, program []byte) (string, error) {
+	if len(program) == 0 {
+		return "", errors.New("this build has no agent in it: build with `make build`")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256(program)))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	part := path + ".part"
+	if err := os.WriteFile(part, program, 0o755); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(part, 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Rename(part, path)
+}
