@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"belljar/internal/artifact"
+	"belljar/internal/control"
+	"belljar/internal/engine/native"
+	"belljar/internal/image"
+	"belljar/internal/lang"
+	"belljar/internal/mcpserver"
+	"belljar/internal/sandbox"
+	"belljar/internal/sqlite"
+	"belljar/internal/web"
+)
+
+// app is the product, opened: open → mount → serve → close.
+type app struct {
+	cfg  *Config
+	log  *slog.Logger
+	lock *os.File
+
+	db        *sqlite.DB
+	artifacts *artifact.Store
+	images    *image.Store
+	engine    *native.Engine
+	manager   *sandbox.Manager
+
+	// url is where MCP is served, once it is.
+	url string
+}
+
+// open opens everything below the protocols. It takes the lock over, and
+// lets go of it on failure.
+func open(ctx context.Context, cfg *Config, log *slog.Logger, lock *os.File) (*app, error) {
+	a := &app{cfg: cfg, log: log, lock: lock}
+	if err := a.open(ctx); err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	return a, nil
+}
+
+func (a *app) open(ctx context.Context) (err error) {
+	agent, err := agentProgram()
+	if err != nil {
+		return err
+	}
+	var extra []string
+	if a.cfg.Runtimes != "" {
+		extra = append(extra, a.cfg.Runtimes)
+	}
+	table, err := lang.Load(extra...)
+	if err != nil {
+		return fmt.Errorf("BELLJAR_RUNTIMES: %w", err)
+	}
+	state := a.cfg.StateDir
+	if a.db, err = sqlite.Open(ctx, filepath.Join(state, "belljar.db")); err != nil {
+		return fmt.Errorf("opening the database: %w", err)
+	}
+	a.artifacts, err = artifact.Open(ctx, a.db, artifact.Options{
+		Dir: a.cfg.outputDir(), BaseURL: a.cfg.PublicURL, TTL: time.Duration(a.cfg.OutputTTL),
+		MaxBytes: int64(a.cfg.OutputQuota), Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the output directory: %w", err)
+	}
+	if a.images, err = image.Open(filepath.Join(state, "images"), image.Options{Log: a.log}); err != nil {
+		return fmt.Errorf("opening the image store: %w", err)
+	}
+	a.engine, err = native.Open(ctx, native.Options{
+		Dir: filepath.Join(state, "native"), Images: a.images, Agent: agent,
+		Runtime: a.cfg.OCIRuntime, Log: a.log,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the native engine: %w", err)
+	}
+	a.manager, err = sandbox.New(sandbox.Options{
+		Engine: a.engine, Store: a.artifacts, Table: table, ServerID: a.engine.ServerID(),
+		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict,
+		DefaultTimeout: time.Duration(a.cfg.DefaultTimeout), MaxTimeout: time.Duration(a.cfg.MaxTimeout),
+		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes), MaxInputBytes: int64(a.cfg.InputBytes),
+		MaxFiles: a.cfg.OutputFiles, MaxFileBytes: int64(a.cfg.OutputBytes), MaxRunBytes: int64(a.cfg.OutputBytes),
+		InlineBytes: int(a.cfg.InlineBytes), Concurrency: a.cfg.Concurrency, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	return a.manager.Start(ctx)
+}
+
+// closeTime bounds how long ending waits for runs to end.
+const closeTime = 30 * time.Second
+
+// close ends what was opened, in the reverse order. Sandboxes of runs are
+// removed; the lock goes last.
+func (a *app) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	var errs []error
+	if a.manager != nil {
+		errs = append(errs, a.manager.Close(ctx))
+	}
+	if a.engine != nil {
+		errs = append(errs, a.engine.Close())
+	}
+	if a.db != nil {
+		errs = append(errs, a.db.Close())
+	}
+	return errors.Join(append(errs, a.lock.Close())...)
+}
+
+// mount returns what the public listener serves.
+func (a *app) mount() http.Handler {
+	return web.New(web.Options{
+		Log:       a.log,
+		Artifacts: a.artifacts.Handler(),
+		MCP:       mcpserver.New(mcpserver.Options{Backend: a.manager, Version: version, Log: a.log}).Handler(),
+		KeepAlive: time.Duration(a.cfg.KeepAlive),
+	})
+}
+
+// serveLocal serves the local interface while f runs, and sweeps.
+func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) error {
+	l, err := control.Listen(a.cfg.socket())
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", a.cfg.socket(), err)
+	}
+	s := &control.Server{
+		Info: func() control.Info {
+			return control.Info{Version: version, PID: os.Getpid(), URL: a.url, Engine: a.engine.Properties().Engine}
+		},
+		Runner: a.manager, Images: builder{a.images, a.engine}, Sweep: a.sweep,
+		Artifacts: a.artifacts.Handler(), ArtifactPrefix: artifact.Prefix, Log: a.log,
+	}
+	local, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go a.artifacts.Run(local)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(local, l) }()
+	err = f(ctx)
+	stop()
+	return errors.Join(err, <-served)
+}
+
+func (a *app) sweep(ctx context.Context) (int, error) {
+	removed, err := a.artifacts.Sweep(ctx)
+	return removed, errors.Join(err, a.manager.Sweep(ctx))
+}
+
+// builder builds images by the engine.
+type builder struct {
+	*image.Store
+	runner image.Runner
+}
+
+// Build builds an image and gives it its name.
+func (b builder) Build(ctx context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
+	return b.Store.Build(ctx, o, b.runner, p)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/joho/godotenv"
+
+	"belljar/internal/engine"
+)
+
+// Config is every setting. Flags go over the environment, the environment
+// over a file .env in the working directory. A bare number of a duration is
+// seconds; sizes take B, KiB, MiB, GiB.
+type Config struct {
+	Host      string `env:"SANDBOX_HOST,HOST" default:"127.0.0.1" help:"Address to listen on. Until sign-in exists it must be a loopback one."`
+	Port      int    `env:"SANDBOX_PORT,PORT" default:"8815" help:"Port to listen on; 0 takes a free one."`
+	PublicURL string `env:"SANDBOX_PUBLIC_URL" placeholder:"URL" help:"Where users reach this server; links to files begin with it. Default: http://HOST:PORT."`
+	Transport string `env:"MCP_TRANSPORT" enum:"http,streamable-http,stdio" default:"http" help:"What serve speaks: http or stdio."`
+
+	Image          string  `env:"SANDBOX_IMAGE" default:"mini" help:"Image that runs start from."`
+	DefaultTimeout seconds `env:"DEFAULT_TIMEOUT" default:"60" help:"A run's time limit if it asks for none."`
+	MaxTimeout     seconds `env:"MAX_TIMEOUT" default:"300" help:"The longest time limit that a run can ask for."`
+	Runtimes       string  `env:"BELLJAR_RUNTIMES" type:"path" placeholder:"FILE" help:"TOML file with more runtimes, or other ones by the same names."`
+	Concurrency    int     `env:"BELLJAR_CONCURRENCY" default:"8" help:"Runs at a time; more wait for their turn."`
+
+	Memory  byteSize `env:"BELLJAR_MEMORY" default:"2GiB" help:"Memory of a sandbox, swap and tmpfs included."`
+	CPUs    float64  `name:"cpus" env:"BELLJAR_CPUS" default:"2" help:"CPUs of a sandbox."`
+	PIDs    int64    `name:"pids" env:"BELLJAR_PIDS" default:"512" help:"Processes and threads of a sandbox."`
+	Tmp     byteSize `env:"BELLJAR_TMP" default:"512MiB" help:"Size of /tmp in a sandbox. It is memory."`
+	Disk    byteSize `env:"BELLJAR_DISK" default:"1GiB" help:"Disk of a sandbox."`
+	Inodes  int64    `env:"BELLJAR_INODES" default:"65536" help:"Files of a sandbox."`
+	Network string   `env:"BELLJAR_NETWORK" enum:"none" default:"none" help:"Network of a sandbox; so far there is none."`
+	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
+
+	InputBytes  byteSize `env:"BELLJAR_INPUT_BYTES" default:"64MiB" help:"Script, stdin and input files of a run together."`
+	MaxOutput   byteSize `name:"max-output-bytes" env:"MAX_OUTPUT_BYTES" default:"64KiB" help:"Text of stdout, and of stderr, in a result. The rest goes to a file."`
+	LogBytes    byteSize `env:"BELLJAR_LOG_BYTES" default:"16MiB" help:"That file's size."`
+	OutputFiles int      `env:"BELLJAR_OUTPUT_FILES" default:"500" help:"Output files of a run."`
+	OutputBytes byteSize `env:"BELLJAR_OUTPUT_BYTES" default:"1GiB" help:"Output files of a run together."`
+	InlineBytes byteSize `env:"BELLJAR_INLINE_BYTES" default:"4KiB" help:"Text files up to this size come as text, without a link."`
+	OutputDir   string   `env:"OUTPUT_DIR" type:"path" placeholder:"DIR" help:"Where output files wait for their download. Default: output in the state directory."`
+	OutputTTL   seconds  `name:"output-ttl" env:"OUTPUT_TTL" default:"3600" help:"How long a link to an output file lives."`
+	OutputQuota byteSize `env:"BELLJAR_OUTPUT_QUOTA" default:"10GiB" help:"All output files together."`
+	KeepAlive   seconds  `env:"BELLJAR_KEEP_ALIVE" default:"5" help:"Time between signs of life on a stream; 0 sends none."`
+	StateDir    string   `env:"BELLJAR_STATE_DIR" type:"path" default:"/var/lib/belljar" help:"Images, sandboxes and the database."`
+	OCIRuntime  string   `name:"oci-runtime" env:"BELLJAR_OCI_RUNTIME" placeholder:"NAME" help:"OCI runtime to use. Default: the first of crun and runc that works."`
+	LogLevel    string   `env:"BELLJAR_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least level that is logged."`
+}
+
+// check refuses settings that cannot be, by name.
+func (c *Config) check() error {
+	var errs []error
+	bad := func(name, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{name}, args...)...))
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		bad("SANDBOX_PORT", "%d: want 0 to 65535", c.Port)
+	}
+	if !loopback(c.Host) {
+		bad("SANDBOX_HOST or HOST", "%q: until sign-in exists the server listens on a loopback address only, such as 127.0.0.1", c.Host)
+	}
+	if u, err := url.Parse(c.PublicURL); c.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "") {
+		bad("SANDBOX_PUBLIC_URL", "%q: want an address such as https://sandbox.example.org", c.PublicURL)
+	}
+	if c.DefaultTimeout <= 0 || c.DefaultTimeout > c.MaxTimeout {
+		bad("DEFAULT_TIMEOUT", "%v: want more than 0 and at most MAX_TIMEOUT, %v", c.DefaultTimeout, c.MaxTimeout)
+	}
+	for _, n := range []struct {
+		name string
+		ok   bool
+	}{
+		{"OUTPUT_TTL", c.OutputTTL > 0}, {"MAX_OUTPUT_BYTES", c.MaxOutput > 0 && c.MaxOutput <= 4<<20},
+		{"BELLJAR_CONCURRENCY", c.Concurrency > 0}, {"BELLJAR_CPUS", c.CPUs > 0}, {"BELLJAR_PIDS", c.PIDs > 0},
+		{"BELLJAR_MEMORY", c.Memory >= 16<<20}, {"BELLJAR_TMP", c.Tmp > 0}, {"BELLJAR_DISK", c.Disk >= 16<<20},
+		{"BELLJAR_INODES", c.Inodes >= 512}, {"BELLJAR_INPUT_BYTES", c.InputBytes > 0}, {"BELLJAR_LOG_BYTES", c.LogBytes > 0},
+		{"BELLJAR_OUTPUT_FILES", c.OutputFiles > 0}, {"BELLJAR_OUTPUT_BYTES", c.OutputBytes > 0},
+		{"BELLJAR_OUTPUT_QUOTA", c.OutputQuota > 0}, {"BELLJAR_KEEP_ALIVE", c.KeepAlive >= 0},
+	} {
+		if !n.ok {
+			bad(n.name, "out of range; see `belljar --help`")
+		}
+	}
+	if len(c.StateDir) > 90 {
+		bad("BELLJAR_STATE_DIR", "%q is too long for the path of a socket: want at most 90 bytes", c.StateDir)
+	}
+	return errors.Join(errs...)
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
+}
+
+func (c *Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
+
+func (c *Config) outputDir() string {
+	if c.OutputDir != "" {
+		return c.OutputDir
+	}
+	return filepath.Join(c.StateDir, "output")
+}
+
+func (c *Config) socket() string { return filepath.Join(c.StateDir, "belljar.sock") }
+
+func (c *Config) limits() engine.Limits {
+	return engine.Limits{
+		Memory: int64(c.Memory), CPUs: c.CPUs, PIDs: c.PIDs,
+		Tmp: int64(c.Tmp), Disk: int64(c.Disk), Inodes: c.Inodes,
+	}
+}
+
+// logger writes to standard error: standard output is the protocol's or the
+// script's. Under systemd the journal has the time already.
+func (c *Config) logger() *slog.Logger {
+	var level slog.Level
+	level.UnmarshalText([]byte(c.LogLevel)) // an enum, checked before
+	o := &slog.HandlerOptions{Level: level}
+	if os.Getenv("JOURNAL_STREAM") != "" {
+		o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey && len(groups) == 0 {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, o))
+}
+
+// quietLogger is for commands whose output is for a person: what goes well is
+// not logged, unless debugging is asked for.
+func (c *Config) quietLogger() *slog.Logger {
+	quiet := *c
+	if quiet.LogLevel == "info" {
+		quiet.LogLevel = "warn"
+	}
+	return quiet.logger()
+}
+
+// loadDotEnv adds what a file .env sets to the environment, below what is
+// set there already.
+func loadDotEnv() error {
+	values, err := godotenv.Read(".env")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading .env: %w", err)
+	}
+	for name, value := range values {
+		if _, set := os.LookupEnv(name); !set {
+			os.Setenv(name, value)
+		}
+	}
+	return nil
+}
+
+// seconds is a duration whose bare number is in seconds.
+type seconds time.Duration
+
+// UnmarshalText reads "90", "1.5" or "2m30s".
+func (s *seconds) UnmarshalText(text []byte) error {
+	if n, err := strconv.ParseFloat(string(text), 64); err == nil && n < 1e9 && n > -1e9 {
+		*s = seconds(n * float64(time.Second))
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration: want seconds, such as 90, or 2m30s", text)
+	}
+	*s = seconds(d)
+	return nil
+}
+
+func (s seconds) String() string { return time.Duration(s).String() }
+
+// byteSize is a number of bytes.
+type byteSize int64
+
+// UnmarshalText reads "65536", "64KiB", "512M" or "2GiB"; K, M and G are
+// powers of 1024 with and without iB.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	digits := 0
+	for digits < len(text) && (text[digits] >= '0' && text[digits] <= '9' || text[digits] == '.') {
+		digits++
+	}
+	unit, known := map[string]float64{
+		"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20, "MIB": 1 << 20,
+		"G": 1 << 30, "GB": 1 << 30, "GIB": 1 << 30, "T": 1 << 40, "TB": 1 << 40, "TIB": 1 << 40,
+	}[strings.ToUpper(strings.TrimSpace(string(text[digits:])))]
+	n, err := strconv.ParseFloat(string(text[:digits]), 64)
+	if err != nil || !known || n*unit >= 1<<60 {
+		return fmt.Errorf("%q is no size: want bytes, such as 65536, or 64KiB, 512MiB, 2GiB", text)
+	}
+	*b = byteSize(n * unit)
+	return nil
+}

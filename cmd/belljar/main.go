@@ -1,0 +1,118 @@
+// Belljar serves sealed Linux sandboxes to AI clients over the Model Context
+// Protocol.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"reflect"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the build.
+var version = "devel"
+
+// cli is the command line.
+type cli struct {
+	Config `group:"Configuration (flags go over the environment, the environment over .env):"`
+
+	Serve    serveCmd    `cmd:"" help:"Serve MCP over HTTP at /mcp."`
+	Stdio    stdioCmd    `cmd:"" help:"Serve MCP on standard input and output."`
+	Run      runCmd      `cmd:"" help:"Run a script and write its files to a directory."`
+	Runtimes runtimesCmd `cmd:"" name:"list-runtimes" help:"List the runtimes."`
+	Image    imageCmd    `cmd:"" help:"Build, pull, load, list and remove images."`
+	GC       gcCmd       `cmd:"" name:"gc" help:"Remove expired files and what a crash left; for a timer."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
+}
+
+// session is what every command gets.
+type session struct {
+	ctx context.Context
+	cfg *Config
+	log *slog.Logger
+}
+
+// exitCode ends the program without a message.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+func main() {
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	err := command(args)
+	var code exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	fmt.Fprintln(os.Stderr, "belljar:", err)
+	return 1
+}
+
+func command(args []string) error {
+	if err := loadDotEnv(); err != nil {
+		return err
+	}
+	unsetEmpty()
+	var c cli
+	parser, err := kong.New(&c, kong.Name("belljar"), kong.UsageOnError(),
+		kong.Description("Sealed Linux sandboxes for AI clients, over the Model Context Protocol."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	if err != nil {
+		return err
+	}
+	k, err := parser.Parse(args)
+	if err != nil {
+		var parse *kong.ParseError
+		if errors.As(err, &parse) {
+			return fmt.Errorf("%w (belljar --help lists commands and settings)", err)
+		}
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// After the first signal the second one kills.
+	context.AfterFunc(ctx, stop)
+	return k.Run(&session{ctx: ctx, cfg: &c.Config, log: c.logger()})
+}
+
+// unsetEmpty takes settings that are set to nothing for not set, as compose
+// files and shells leave them.
+func unsetEmpty() {
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		for name := range strings.SplitSeq(t.Field(i).Tag.Get("env"), ",") {
+			if os.Getenv(name) == "" {
+				os.Unsetenv(name)
+			}
+		}
+	}
+}
+
+type versionCmd struct{}
+
+// Run prints the version.
+func (versionCmd) Run() error {
+	goVersion := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		goVersion = info.GoVersion
+	}
+	fmt.Println("belljar", version, goVersion)
+	return nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/mattn/go-isatty"
+	"github.com/schollz/progressbar/v3"
+
+	"belljar/internal/access"
+	"belljar/internal/control"
+	"belljar/internal/sandbox"
+)
+
+type runCmd struct {
+	Runtime string   `arg:"" help:"Runtime, as list-runtimes names it."`
+	File    string   `arg:"" help:"Script; - reads standard input."`
+	Input   []string `short:"i" sep:"none" placeholder:"FILE" help:"File to give to the script, as input/NAME; NAME=FILE gives it another name. May be repeated."`
+	Output  string   `short:"o" default:"output" placeholder:"DIR" help:"Directory to write the script's files to."`
+	Timeout seconds  `short:"t" placeholder:"SECONDS" help:"Time limit. Default: DEFAULT_TIMEOUT."`
+}
+
+// Run runs a script and exits as it did.
+func (c *runCmd) Run(s *session) error {
+	request, err := c.request()
+	if err != nil {
+		return err
+	}
+	var code int
+	err = withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
+		done := spin("running " + c.File)
+		result, err := client.Run(s.ctx, request)
+		done()
+		if err != nil {
+			return err
+		}
+		code = result.ReturnCode
+		return c.show(s.ctx, client, result)
+	})
+	if err == nil && code != 0 {
+		return exitCode(code)
+	}
+	return err
+}
+
+func (c *runCmd) request() (sandbox.Request, error) {
+	r := sandbox.Request{Subject: access.Owner, Runtime: c.Runtime, Timeout: time.Duration(c.Timeout)}
+	script, err := readScript(c.File)
+	if err != nil {
+		return r, fmt.Errorf("reading the script: %w", err)
+	}
+	r.Script = string(script)
+	for _, arg := range c.Input {
+		name, file, named := strings.Cut(arg, "=")
+		if !named {
+			name, file = filepath.Base(arg), arg
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return r, fmt.Errorf("reading an input file: %w", err)
+		}
+		r.Inputs = append(r.Inputs, sandbox.Input{Name: name, Data: data})
+	}
+	return r, nil
+}
+
+func readScript(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(os.Stdin)
+	}
+	return os.ReadFile(file)
+}
+
+// show prints what the script printed and writes its files.
+func (c *runCmd) show(ctx context.Context, client *control.Client, r *sandbox.Result) error {
+	io.WriteString(os.Stdout, r.Stdout)
+	io.WriteString(os.Stderr, r.Stderr)
+	for _, f := range r.OutputFiles {
+		if err := c.write(ctx, client, f); err != nil {
+			return fmt.Errorf("writing %s: %w", f.Name, err)
+		}
+		fmt.Fprintf(os.Stderr, "%s  %d bytes\n", filepath.Join(c.Output, f.Name), f.Bytes)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(os.Stderr, "note:", note)
+	}
+	if r.Error != "" {
+		fmt.Fprintln(os.Stderr, "belljar:", r.Error)
+	}
+	return nil
+}
+
+// write writes a file below the output directory. Its name is the script's
+// word, so it is kept inside by the kernel.
+func (c *runCmd) write(ctx context.Context, client *control.Client, f sandbox.File) error {
+	var from io.Reader
+	if f.Text != nil {
+		from = strings.NewReader(*f.Text)
+	} else {
+		body, err := client.Artifact(ctx, f.URL)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		from = body
+	}
+	if err := os.MkdirAll(c.Output, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(c.Output)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.MkdirAll(path.Dir(f.Name), 0o755); err != nil {
+		return err
+	}
+	out, err := root.OpenFile(f.Name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, from)
+	return errors.Join(err, out.Close())
+}
+
+// spin shows a spinner on a terminal until the returned function is called.
+func spin(what string) (stop func()) {
+	if !isatty.IsTerminal(os.Stderr.Fd()) {
+		return func() {}
+	}
+	bar := progressbar.NewOptions(-1, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(os.Stderr),
+		progressbar.OptionSpinnerType(14), progressbar.OptionClearOnFinish(), progressbar.OptionSetElapsedTime(true))
+	return func() { bar.Finish() }
+}
+
+type runtimesCmd struct{}
+
+// Run lists the runtimes.
+func (runtimesCmd) Run(s *session) error {
+	return withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
+		all, err := client.Runtimes(s.ctx)
+		for _, r := range all {
+			state := r.Version
+			if !r.Available {
+				state = "not available: " + r.Reason
+			}
+			fmt.Printf("%-10s .%-4s %s\n", r.Name, r.Extension, state)
+		}
+		return err
+	})
+}
+
+type gcCmd struct{}
+
+// Run removes what has expired.
+func (gcCmd) Run(s *session) error {
+	return withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
+		n, err := client.Sweep(s.ctx)
+		if err == nil {
+			fmt.Println("removed", n, "expired files")
+		}
+		return err
+	})
+}

@@ -1,0 +1,95 @@
+// Package control is the local interface of the process that owns the state
+// directory: HTTP over a Unix socket, both ends. The command line goes
+// through it, so that two processes never work on one state directory.
+//
+// The socket is open to its owner and group. Members of the group may run
+// scripts; what reads files of the host or changes images is for root and the
+// server's own user, since the server would do it with its own rights.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"belljar/internal/image"
+	"belljar/internal/sandbox"
+)
+
+// Runner runs scripts; *sandbox.Manager is one, and so is a *Client.
+type Runner interface {
+	Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error)
+	Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error)
+}
+
+// Images builds and keeps images.
+type Images interface {
+	List() ([]image.Image, error)
+	Remove(ctx context.Context, ref string) error
+	Pull(ctx context.Context, ref string, p image.Progress) (image.Image, error)
+	Load(ctx context.Context, path string, p image.Progress) ([]image.Image, error)
+	Build(ctx context.Context, o image.BuildOptions, p image.Progress) (image.Image, error)
+}
+
+// Info describes the process that owns the state directory.
+type Info struct {
+	Version string `json:"version"`
+	PID     int    `json:"pid"`
+	// URL is where it serves MCP, empty if it does not.
+	URL string `json:"url,omitempty"`
+	// Engine is the engine's own description.
+	Engine string `json:"engine"`
+}
+
+// Failure is an error as it crosses the socket. Whoever may use the socket
+// may read the whole text.
+type Failure struct {
+	// Kind is "request" for what the caller can mend, else "failed".
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+}
+
+func failureOf(err error) *Failure {
+	var request *sandbox.RequestError
+	if errors.As(err, &request) {
+		return &Failure{Kind: "request", Message: request.Message}
+	}
+	return &Failure{Kind: "failed", Message: err.Error()}
+}
+
+func (f *Failure) err() error {
+	if f.Kind == "request" {
+		return &sandbox.RequestError{Message: f.Message}
+	}
+	return errors.New(f.Message)
+}
+
+// imageEvent is a line of the answer to a request that reports progress. The
+// last line has Images or Failure.
+type imageEvent struct {
+	Event   *image.Event  `json:"event,omitempty"`
+	Images  []image.Image `json:"images,omitempty"`
+	Failure *Failure      `json:"failure,omitempty"`
+}
+
+// pullRequest, loadRequest and image.BuildOptions are bodies of requests that
+// report progress.
+type pullRequest struct {
+	Ref string `json:"ref"`
+}
+
+type loadRequest struct {
+	Path string `json:"path"`
+}
+
+const maxBody = 512 << 20
+
+func decode(w http.ResponseWriter, r *http.Request, v any) error {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
+	if err != nil {
+		return fmt.Errorf("reading the request: %w", err)
+	}
+	return nil
+}

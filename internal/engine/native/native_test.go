@@ -1,0 +1,252 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"belljar/internal/engine"
+	"belljar/internal/engine/enginetest"
+	"belljar/internal/image"
+)
+
+// fixture is what all tests share: the agent, and an image that consists of
+// busybox and the prober.
+var fixture struct {
+	dir   string
+	agent []byte
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(crashDir) != "" {
+		crashChild()
+	}
+	if os.Geteuid() != 0 {
+		os.Exit(m.Run()) // each test skips by itself
+	}
+	dir, err := os.MkdirTemp("", "belljar-native-")
+	if err == nil {
+		err = makeFixture(dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "making the image for the tests:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func makeFixture(dir string) error {
+	fixture.dir = dir
+	rootfs := filepath.Join(dir, "rootfs")
+	agent := filepath.Join(dir, "agent")
+	for _, b := range []struct{ out, pkg string }{
+		{agent, "belljar/cmd/belljar-agent"},
+		{filepath.Join(rootfs, "bin/prober"), "./testdata/prober"},
+	} {
+		cmd := exec.Command("go", "build", "-o", b.out, b.pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w: %s", b.pkg, err, out)
+		}
+	}
+	var err error
+	if fixture.agent, err = os.ReadFile(agent); err != nil {
+		return err
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return fmt.Errorf("%w (apt-get install busybox-static)", err)
+	}
+	script := `cd "$1" && mkdir -p etc proc sys dev tmp root mnt usr/bin && cp "$2" bin/busybox &&
+		for tool in $(bin/busybox --list); do [ -e bin/$tool ] || ln -s busybox bin/$tool; done &&
+		echo root:x:0:0:root:/root:/bin/sh >etc/passwd && cp bin/busybox usr/bin/suid && chmod 4755 usr/bin/suid`
+	if out, err := exec.Command("sh", "-c", script, "sh", rootfs, busybox).CombinedOutput(); err != nil {
+		return fmt.Errorf("making the image: %w: %s", err, out)
+	}
+	return nil
+}
+
+// images is a store with the one image of the tests and those added to it.
+type images map[string]string
+
+func (m images) Acquire(ref string) (image.Image, func(), error) {
+	rootfs := filepath.Join(fixture.dir, "rootfs")
+	if other, ok := m[ref]; ok {
+		rootfs = other
+	} else if ref != "busybox" && ref != "sha256:busybox" {
+		return image.Image{}, nil, image.ErrNotFound
+	}
+	return image.Image{Digest: "sha256:" + strings.TrimPrefix(ref, "sha256:"), Rootfs: rootfs}, func() {}, nil
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+func options(dir, runtime string) Options {
+	o := Options{Dir: dir, Images: images{}, Agent: fixture.agent, Runtime: runtime}
+	if testing.Verbose() {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	return o
+}
+
+// newSubject opens an engine, to be closed and cleared when the test ends.
+func newSubject(t *testing.T, o Options) *enginetest.Subject {
+	t.Helper()
+	needRoot(t)
+	e, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &enginetest.Subject{Engine: e, Image: "busybox", Absent: "absent"}
+	s.Reopen = func() engine.Engine {
+		if err := s.Engine.Close(); err != nil {
+			t.Error(err)
+		}
+		e, err := Open(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	t.Cleanup(func() {
+		e := s.Engine.(*Engine)
+		e.Close()
+		wantNothingLeft(t, e)
+	})
+	return s
+}
+
+// wantNothingLeft looks for what an engine makes on the host.
+func wantNothingLeft(t *testing.T, e *Engine) {
+	t.Helper()
+	for _, dir := range []string{e.sandboxDir(""), e.runtime.root} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+		for _, entry := range entries {
+			t.Errorf("left in %s: %s", dir, entry.Name())
+		}
+	}
+	for _, dir := range e.cg.dirs(e.group("")) {
+		groups, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
+		for _, g := range groups {
+			t.Errorf("cgroup left: %s", filepath.Dir(g))
+		}
+	}
+	for _, file := range []string{"/proc/self/mountinfo"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if strings.Contains(line, e.dir) || strings.Contains(line, runDir) {
+				t.Errorf("mount left: %s", line)
+			}
+		}
+	}
+	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range backing {
+		if data, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(data), e.dir) {
+			t.Errorf("loop device left: %s: %s", file, data)
+		}
+	}
+	for pid, uid := range users(t) {
+		if first := slotRange(e.ids.first).base; uid >= first && uid-first < windowSlots*rangeSize {
+			t.Errorf("process left: %d of user %d", pid, uid)
+		}
+	}
+}
+
+// users returns the user id of every process.
+func users(t *testing.T) map[int]uint32 {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[int]uint32{}
+	for _, entry := range entries {
+		var pid int
+		if n, _ := fmt.Sscanf(entry.Name(), "%d", &pid); n == 1 {
+			if uid, ok := userOf(pid); ok {
+				m[pid] = uid
+			}
+		}
+	}
+	return m
+}
+
+func TestContract(t *testing.T) {
+	needRoot(t)
+	for _, runtime := range candidates {
+		t.Run(runtime, func(t *testing.T) {
+			if _, err := exec.LookPath(sbin(runtime)); err != nil {
+				t.Skipf("needs %s", runtime)
+			}
+			enginetest.Run(t, func(t *testing.T) *enginetest.Subject {
+				return newSubject(t, options(t.TempDir(), runtime))
+			})
+		})
+	}
+}
+
+func TestRuntimeIsChosenByRunning(t *testing.T) {
+	needRoot(t)
+	// One that says it is crun, and cannot run a container.
+	bin := t.TempDir()
+	fake := "#!/bin/sh\n[ \"$1\" = --version ] && echo crun version 99 && exit\necho 'no such luck' >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(bin, "crun"), []byte(fake), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	var log strings.Builder
+	o := options(t.TempDir(), "")
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := newSubject(t, o)
+	if got := s.Engine.Properties().Engine; !strings.Contains(got, "runc") {
+		t.Errorf("engine is %q, want runc", got)
+	}
+	if !strings.Contains(log.String(), "passed over") || !strings.Contains(log.String(), "no such luck") {
+		t.Errorf("the log does not say why crun was passed over:\n%s", log.String())
+	}
+	o = options(t.TempDir(), "crun")
+	if _, err := Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "no such luck") {
+		t.Errorf("opening with a runtime that does not work: %v", err)
+	}
+}
+
+func TestHostFull(t *testing.T) {
+	o := options(t.TempDir(), "")
+	o.MinFree = 1 << 60
+	s := newSubject(t, o)
+	spec := engine.Spec{ID: "a", Image: "busybox", Limits: enginetest.Limits()}
+	var full *engine.HostFullError
+	if err := s.Engine.Create(t.Context(), spec); !errors.As(err, &full) {
+		t.Fatalf("creating on a full host: %v, want *HostFullError", err)
+	}
+	if full.Need < o.MinFree+spec.Limits.Disk || full.Free <= 0 {
+		t.Errorf("the error says %+v", full)
+	}
+}
+
+func TestTwoServersShareNoIDs(t *testing.T) {
+	a := newSubject(t, options(t.TempDir(), "")).Engine.(*Engine)
+	b := newSubject(t, options(t.TempDir(), "")).Engine.(*Engine)
+	if a.ids.window() == b.ids.window() {
+		t.Errorf("both hold window %d", a.ids.window())
+	}
+}
