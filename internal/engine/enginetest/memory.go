@@ -1,5 +1,3 @@
-// Package enginetest has an engine for tests that need no root and no
-// container runtime, and the suite that every engine passes.
 package enginetest
 
 import (

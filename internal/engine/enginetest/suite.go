@@ -459,6 +459,7 @@ func testReopen(t *testing.T, s *Subject) {
 	if err := c.StartJob(ctx, agent.JobSpec{ID: "j", Argv: []string{"sleep", "1000"}, Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
+	c.Close() // as the end of a server does
 	before, err := s.Engine.List(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -76,16 +76,19 @@ func (e *Engine) Connect(ctx context.Context, id string) (net.Conn, error) {
 func (s *listener) accept(ctx context.Context, p *process) (net.Conn, error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s.l.SetDeadline(time.Time{})
+	over, woken := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(woken)
 		select {
 		case <-ctx.Done():
 		case <-p.ended:
+		case <-over:
+			return
 		}
 		s.l.SetDeadline(time.Unix(1, 0)) // wakes Accept
 	}()
+	defer func() { close(over); <-woken }()
 	for {
 		conn, err := s.l.AcceptUnix()
 		switch {

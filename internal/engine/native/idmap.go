@@ -23,7 +23,8 @@ const (
 	windows     = (2147352576 - rangesBase) / (rangeSize * windowSlots) // 15
 )
 
-// idRange is a sandbox's range: id 0 inside is base outside.
+// idRange is a sandbox's range: id 0 inside is base outside. Slots are counted
+// from 1; 0 is none.
 type idRange struct {
 	slot int
 	base uint32
@@ -53,14 +54,14 @@ func openRanges(preferred int) (*ranges, error) {
 			return nil, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return &ranges{lock: f, first: w * windowSlots, taken: map[int]bool{}, userns: map[int]*os.File{}}, nil
+			return &ranges{lock: f, first: w*windowSlots + 1, taken: map[int]bool{}, userns: map[int]*os.File{}}, nil
 		}
 		f.Close()
 	}
 	return nil, fmt.Errorf("all %d windows of id ranges are taken by other servers on this host", windows)
 }
 
-func (r *ranges) window() int { return r.first / windowSlots }
+func (r *ranges) window() int { return (r.first - 1) / windowSlots }
 
 // take returns a range that no sandbox of this server has.
 func (r *ranges) take() (idRange, error) {
@@ -89,7 +90,7 @@ func (r *ranges) release(slot int) {
 }
 
 func slotRange(slot int) idRange {
-	return idRange{slot: slot, base: uint32(rangesBase + slot*rangeSize)}
+	return idRange{slot: slot, base: uint32(rangesBase + (slot-1)*rangeSize)}
 }
 
 // namespace returns a user namespace with the range's mapping, to give to

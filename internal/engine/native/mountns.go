@@ -79,7 +79,14 @@ func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread dies with the goroutine
-		done <- f()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		// The main thread never ends, and shows as the whole process under
+		// /proc/self. While it is held here, f gets another one.
+		done <- onOwnThread(f)
+		runtime.UnlockOSThread()
 	}()
 	return <-done
 }

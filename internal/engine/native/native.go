@@ -124,6 +124,9 @@ func (e *Engine) open(ctx context.Context, o Options) (err error) {
 	if err = e.claimWindow(); err != nil {
 		return err
 	}
+	if err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming the parent of sandboxes: %w", err)
+	}
 	if e.ns, err = newMountNamespace(e.cg.hybrid()); err != nil {
 		return err
 	}
@@ -179,6 +182,9 @@ func (e *Engine) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// ServerID returns the id of this server, which stays with its directory.
+func (e *Engine) ServerID() string { return e.server }
 
 // group is the cgroup of a sandbox, relative to each hierarchy's root.
 func (e *Engine) group(id string) string {

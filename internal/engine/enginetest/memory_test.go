@@ -1,0 +1,28 @@
+package enginetest
+
+import (
+	"os"
+	"testing"
+
+	"belljar/internal/agent"
+	"belljar/internal/engine"
+)
+
+func TestMain(m *testing.M) {
+	agent.RunHelper()
+	os.Exit(m.Run())
+}
+
+func TestMemory(t *testing.T) {
+	Run(t, func(t *testing.T) *Subject {
+		m := NewMemory(t)
+		m.SetImages("here")
+		s := &Subject{Engine: m, Image: "here", Absent: "absent"}
+		s.Reopen = func() engine.Engine {
+			s.Engine.Close()
+			m = m.Reopen()
+			return m
+		}
+		return s
+	})
+}
