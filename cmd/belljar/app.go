@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"belljar/internal/artifact"
 	"belljar/internal/control"
@@ -27,6 +29,7 @@ type app struct {
 	log  *slog.Logger
 	lock *os.File
 
+	table     lang.Table
 	db        *sqlite.DB
 	artifacts *artifact.Store
 	images    *image.Store
@@ -52,13 +55,8 @@ func (a *app) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var extra []string
-	if a.cfg.Runtimes != "" {
-		extra = append(extra, a.cfg.Runtimes)
-	}
-	table, err := lang.Load(extra...)
-	if err != nil {
-		return fmt.Errorf("BELLJAR_RUNTIMES: %w", err)
+	if a.table, err = a.cfg.table(); err != nil {
+		return err
 	}
 	state := a.cfg.StateDir
 	if a.db, err = sqlite.Open(ctx, filepath.Join(state, "belljar.db")); err != nil {
@@ -82,7 +80,7 @@ func (a *app) open(ctx context.Context) (err error) {
 		return fmt.Errorf("opening the native engine: %w", err)
 	}
 	a.manager, err = sandbox.New(sandbox.Options{
-		Engine: a.engine, Store: a.artifacts, Table: table, ServerID: a.engine.ServerID(),
+		Engine: a.engine, Store: a.artifacts, Table: a.table, ServerID: a.engine.ServerID(),
 		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict,
 		DefaultTimeout: time.Duration(a.cfg.DefaultTimeout), MaxTimeout: time.Duration(a.cfg.MaxTimeout),
 		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes), MaxInputBytes: int64(a.cfg.InputBytes),
@@ -117,12 +115,30 @@ func (a *app) close() error {
 }
 
 // mount returns what the public listener serves.
-func (a *app) mount() http.Handler {
-	return web.New(web.Options{
-		Log:       a.log,
-		Artifacts: a.artifacts.Handler(),
-		MCP:       mcpserver.New(mcpserver.Options{Backend: a.manager, Version: version, Log: a.log}).Handler(),
-		KeepAlive: time.Duration(a.cfg.KeepAlive),
+func (a *app) mount() *web.Server {
+	s := a.mountLinks()
+	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), maxRequest(a.cfg.InputBytes)), s.Local())
+	return s
+}
+
+// mountLinks returns a server of the output files alone.
+func (a *app) mountLinks() *web.Server {
+	public, _ := url.Parse(a.cfg.PublicURL) // checked with the settings
+	s := web.New(web.Options{Log: a.log, PublicURL: public, MaxBody: maxRequest(a.cfg.InputBytes)})
+	s.Handle(artifact.Prefix, a.artifacts.Handler())
+	return s
+}
+
+// maxRequest is how large a request with the input files may be: base64 takes
+// four bytes for three, line breaks come on top, and JSON is around it.
+func maxRequest(inputs byteSize) int64 { return int64(inputs)/2*3 + 1<<20 }
+
+// tools returns the MCP server, with what carries its calls out.
+func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Backend) *mcp.Server {
+	return mcpserver.New(mcpserver.Options{
+		Backend: backend, Version: version, Runtimes: table.Names(),
+		DefaultTimeout: time.Duration(cfg.DefaultTimeout), MaxTimeout: time.Duration(cfg.MaxTimeout),
+		Log: log,
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/joho/godotenv"
 
 	"belljar/internal/engine"
+	"belljar/internal/lang"
 )
 
 // Config is every setting. Flags go over the environment, the environment
@@ -106,6 +107,19 @@ func loopback(host string) bool {
 }
 
 func (c *Config) address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
+
+// table loads the runtimes, the operator's included.
+func (c *Config) table() (lang.Table, error) {
+	var extra []string
+	if c.Runtimes != "" {
+		extra = append(extra, c.Runtimes)
+	}
+	table, err := lang.Load(extra...)
+	if err != nil {
+		return table, fmt.Errorf("BELLJAR_RUNTIMES: %w", err)
+	}
+	return table, nil
+}
 
 func (c *Config) outputDir() string {
 	if c.OutputDir != "" {

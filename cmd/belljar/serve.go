@@ -8,7 +8,6 @@ import (
 
 	"belljar/internal/control"
 	"belljar/internal/image"
-	"belljar/internal/web"
 )
 
 type serveCmd struct{}
@@ -59,7 +58,7 @@ func (a *app) serve(ctx context.Context) error {
 	return a.serveLocal(ctx, func(ctx context.Context) error {
 		a.warnOfImage()
 		a.log.Info("serving MCP", "url", a.url, "engine", a.engine.Properties().Engine, "version", version)
-		return web.Serve(ctx, l, a.mount(), a.log, closeTime)
+		return a.mount().Serve(ctx, l)
 	})
 }
 

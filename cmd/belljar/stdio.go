@@ -9,8 +9,8 @@ import (
 
 	"belljar/internal/artifact"
 	"belljar/internal/control"
+	"belljar/internal/lang"
 	"belljar/internal/mcpserver"
-	"belljar/internal/web"
 )
 
 type stdioCmd struct{}
@@ -21,8 +21,12 @@ type stdioCmd struct{}
 func (stdioCmd) Run(s *session) error {
 	lock, err := lockState(s.cfg.StateDir)
 	if errors.Is(err, errOwned) {
+		table, err := s.cfg.table()
+		if err != nil {
+			return err
+		}
 		return withOwner(s.ctx, s.cfg, s.log, func(client *control.Client) error {
-			return speak(s, s.ctx, client)
+			return speak(s.ctx, s, table, client)
 		})
 	}
 	if err != nil {
@@ -48,7 +52,7 @@ func (a *app) serveStdio(s *session) error {
 	}
 	return a.serveLocal(s.ctx, func(ctx context.Context) error {
 		a.warnOfImage()
-		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(s, ctx, a.manager) })
+		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.manager) })
 	})
 }
 
@@ -57,8 +61,7 @@ func (a *app) serveLinks(ctx context.Context, l net.Listener, f func(context.Con
 	links, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)
-	handler := web.New(web.Options{Log: a.log, Artifacts: a.artifacts.Handler()})
-	go func() { served <- web.Serve(links, l, handler, a.log, closeTime) }()
+	go func() { served <- a.mountLinks().Serve(links, l) }()
 	a.log.Info("serving links", "url", baseURL(l)+artifact.Prefix)
 	err := f(ctx)
 	stop()
@@ -66,9 +69,8 @@ func (a *app) serveLinks(ctx context.Context, l net.Listener, f func(context.Con
 }
 
 // speak serves one client on standard input and output.
-func speak(s *session, ctx context.Context, backend mcpserver.Backend) error {
-	server := mcpserver.New(mcpserver.Options{Backend: backend, Version: version, Log: s.log})
-	err := server.MCP().Run(ctx, &mcp.StdioTransport{})
+func speak(ctx context.Context, s *session, table lang.Table, backend mcpserver.Backend) error {
+	err := tools(s.cfg, s.log, table, backend).Run(ctx, &mcp.StdioTransport{})
 	if ctx.Err() != nil { // a signal is a normal end
 		return nil
 	}

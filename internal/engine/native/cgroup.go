@@ -96,7 +96,7 @@ func (c cgroups) dirs(group string) []string {
 	return dirs
 }
 
-// procs returns the processes in the group.
+// procs returns the processes in the group, in order.
 func (c cgroups) procs(group string) []int {
 	var pids []int
 	for _, dir := range c.dirs(group) {
@@ -107,7 +107,8 @@ func (c cgroups) procs(group string) []int {
 			}
 		}
 	}
-	return pids
+	slices.Sort(pids)
+	return slices.Compact(pids) // each shows in every hierarchy
 }
 
 // end kills what is left in the group and removes it. It is idempotent.
