@@ -31,6 +31,7 @@ type Artifact struct {
 	// Subject is whose file it is, Run the run that made it.
 	Subject string
 	Run     string
+	// Created is in UTC, to the millisecond, and so is Expires.
 	Created time.Time
 	// Expires is when the file is no longer served and is deleted.
 	Expires time.Time
@@ -47,8 +48,9 @@ var (
 )
 
 // Index keeps the metadata of artifacts durably. Methods are safe for
-// concurrent use.
+// concurrent use. The suite in indextest is this contract in executable form.
 type Index interface {
+	// AddArtifact fails if there is one with that token, which then stays.
 	AddArtifact(ctx context.Context, a Artifact) error
 	// Artifact returns ErrNotFound if there is none with that token,
 	// expired ones included until they are deleted.

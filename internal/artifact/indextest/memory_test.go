@@ -1,0 +1,12 @@
+package indextest_test
+
+import (
+	"testing"
+
+	"belljar/internal/artifact"
+	"belljar/internal/artifact/indextest"
+)
+
+func TestMemory(t *testing.T) {
+	indextest.Run(t, func(*testing.T) artifact.Index { return indextest.NewMemory() })
+}
