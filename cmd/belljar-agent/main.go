@@ -1,0 +1,74 @@
+// Command belljar-agent is process 1 of a sandbox. It dials the Belljar
+// server's socket and serves the agent's API there, over and over: a server
+// that was restarted finds its jobs going on.
+//
+//	belljar-agent [SOCKET]
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"belljar/internal/agent"
+)
+
+func main() {
+	agent.RunHelper()
+	socket := agent.Socket
+	if len(os.Args) > 1 {
+		socket = os.Args[1]
+	}
+	if err := run(socket); err != nil {
+		fmt.Fprintln(os.Stderr, "belljar-agent:", err)
+		os.Exit(1)
+	}
+}
+
+func run(socket string) error {
+	// Next to a script that takes all it can get, the agent stays small.
+	runtime.GOMAXPROCS(2)
+	debug.SetMemoryLimit(64 << 20)
+	unix.Umask(0o022)
+	// What a script may do to other processes, it may not do to this one.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("closing the process to others: %w", err)
+	}
+	for _, dir := range []string{"input", "output"} {
+		if err := os.MkdirAll(filepath.Join(agent.Workdir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+
+	s := agent.NewServer(agent.Options{})
+	go func() {
+		for {
+			s.Serve(dial(socket))
+		}
+	}()
+	<-end
+	s.Close()
+	return nil
+}
+
+// dial tries until the server is there. Nothing announces that it is.
+func dial(socket string) net.Conn {
+	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn
+		}
+		time.Sleep(wait)
+	}
+}

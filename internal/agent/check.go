@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// checkJobID reports whether id can name a job; it becomes part of paths.
+func checkJobID(id string) error {
+	ok := len(id) >= 1 && len(id) <= 64
+	for _, c := range []byte(id) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+	}
+	if !ok {
+		return fmt.Errorf("job id %q: want 1 to 64 of a-z, A-Z, 0-9, - and _", id)
+	}
+	return nil
+}
+
+// check reports the first field that is out of bounds.
+func (s *JobSpec) check() error {
+	if err := checkJobID(s.ID); err != nil {
+		return err
+	}
+	switch {
+	case len(s.Argv) == 0 || s.Argv[0] == "":
+		return errors.New("job has no command")
+	case s.Timeout <= 0:
+		return errors.New("job has no timeout")
+	case s.Keep < 0 || s.Keep > MaxKeep:
+		return fmt.Errorf("job keeps %d bytes: want 0 to %d", s.Keep, MaxKeep)
+	case s.LogBytes < 0:
+		return errors.New("job has a negative log size")
+	}
+	for _, text := range [][]string{s.Argv, s.Env, {s.Dir, s.Stdin}} {
+		for _, t := range text {
+			if strings.IndexByte(t, 0) >= 0 {
+				return errors.New("job has a NUL byte in a string")
+			}
+		}
+	}
+	return nil
+}
+
+// readBounded reads all of r, which must not be longer than limit.
+func readBounded(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = nonsense("more than %d bytes", limit)
+	}
+	return data, err
+}
+
+// readListing reads the lines of a listing of at most max files.
+func readListing(r io.Reader, max int) (Listing, error) {
+	// Paths in base64, and per file the rest of its line.
+	body := &errReader{r: r}
+	dec := json.NewDecoder(io.LimitReader(body, maxListing/3*4+int64(max)*256+maxHeader))
+	var l Listing
+	for {
+		var line listLine
+		if err := dec.Decode(&line); err != nil {
+			if body.err != nil {
+				return Listing{}, body.err
+			}
+			return Listing{}, nonsense("%s", printable(err.Error()))
+		}
+		if end := line.End; end != nil {
+			if end.More < 0 || end.Skipped < 0 {
+				return Listing{}, nonsense("listing counts")
+			}
+			l.More, l.Skipped = end.More, end.Skipped
+			return l, nil
+		}
+		if line.File == nil || len(l.Files) == max {
+			return Listing{}, nonsense("listing of more than %d files", max)
+		}
+		if err := line.File.check(); err != nil {
+			return Listing{}, err
+		}
+		if n := len(l.Files); n > 0 && bytes.Compare(l.Files[n-1].Path, line.File.Path) >= 0 {
+			return Listing{}, nonsense("listing out of order at %q", line.File.Path)
+		}
+		l.Files = append(l.Files, *line.File)
+	}
+}
+
+// errReader remembers what its reader failed with.
+type errReader struct {
+	r   io.Reader
+	err error
+}
+
+func (e *errReader) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	if err != io.EOF {
+		e.err = err
+	}
+	return n, err
+}
+
+// check reports what cannot be a file below a directory.
+func (f *FileInfo) check() error {
+	p := string(f.Path)
+	local := p != "" && len(p) <= maxPath && strings.IndexByte(p, 0) < 0
+	for e := range strings.SplitSeq(p, "/") {
+		local = local && e != "" && e != "." && e != ".."
+	}
+	if !local {
+		return nonsense("file name %.100q", p)
+	}
+	if f.Size < 0 || f.Mode > 0o777 {
+		return nonsense("size %d or mode %o of %.100q", f.Size, f.Mode, p)
+	}
+	return nil
+}
+
+// check reports what cannot be the status of job id with that Keep.
+func (s *JobStatus) check(id string, keep int) error {
+	switch {
+	case s.ID != id:
+		return nonsense("status of another job")
+	case s.State != JobRunning && s.State != JobExited:
+		return nonsense("job state %.100q", s.State)
+	case s.ExitCode < 0 || s.ExitCode > 255 || s.Signal < 0 || s.Signal > 127 || s.Duration < 0:
+		return nonsense("job exit code %d, signal %d, duration %d", s.ExitCode, s.Signal, s.Duration)
+	}
+	for _, st := range []*Stream{&s.Stdout, &s.Stderr} {
+		kept := int64(len(st.Head) + len(st.Tail))
+		if len(st.Head) > keep || len(st.Tail) > keep || st.Bytes < kept || st.LogBytes < 0 {
+			return nonsense("stream of %d bytes with %d kept", st.Bytes, kept)
+		}
+		if st.Log != "" && (st.Log[0] != '/' || len(st.Log) > maxPath || strings.IndexByte(st.Log, 0) >= 0) {
+			return nonsense("log path %.100q", st.Log)
+		}
+	}
+	return nil
+}
+
+// pictureType is the media type that data's signature says, "" if it is
+// neither PNG nor JPEG.
+func pictureType(data []byte) string {
+	switch {
+	case bytes.HasPrefix(data, []byte("\x89PNG\r\n\x1a\n")):
+		return "image/png"
+	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
+		return "image/jpeg"
+	}
+	return ""
+}

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// children starts the agent's helper processes and is the one place that
+// waits for processes. As process 1 it reaps whatever ends, since orphans of
+// the whole sandbox arrive here; otherwise only what it started itself.
+type children struct {
+	init   bool
+	reaped atomic.Int64 // orphans
+	sigs   chan os.Signal
+	done   chan struct{}
+
+	// mu is held while forking and while reaping, so that a process is known
+	// before it can be reaped, and no pid is signalled after it was.
+	mu      sync.Mutex
+	running map[int]*child
+}
+
+// child is a process that children started.
+type child struct {
+	pid    int
+	done   chan struct{} // closed when it was reaped
+	status syscall.WaitStatus
+}
+
+func newChildren() *children {
+	c := &children{
+		init:    os.Getpid() == 1,
+		sigs:    make(chan os.Signal, 1),
+		done:    make(chan struct{}),
+		running: map[int]*child{},
+	}
+	signal.Notify(c.sigs, syscall.SIGCHLD)
+	go func() {
+		defer close(c.done)
+		for range c.sigs {
+			c.reap()
+		}
+	}()
+	return c
+}
+
+// close stops reaping.
+func (c *children) close() {
+	signal.Stop(c.sigs)
+	close(c.sigs)
+	<-c.done
+}
+
+// start runs this program's binary as a helper, with files as descriptors 0
+// and up.
+func (c *children) start(argv []string, files ...*os.File) (*child, error) {
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = f.Fd()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid, err := syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+		Env:   []string{"GOMAXPROCS=1"},
+		Files: fds,
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting a helper process: %w", err)
+	}
+	ch := &child{pid: pid, done: make(chan struct{})}
+	c.running[pid] = ch
+	return ch, nil
+}
+
+// kill sends SIGKILL unless the process was reaped already.
+func (c *children) kill(ch *child) {
+	c.hold(ch, func() { syscall.Kill(ch.pid, syscall.SIGKILL) })
+}
+
+// hold calls f while ch cannot be reaped and its pid is its own; false if it
+// was reaped already.
+func (c *children) hold(ch *child, f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running[ch.pid] != ch {
+		return false
+	}
+	f()
+	return true
+}
+
+// pids are the processes that were started and not reaped yet.
+func (c *children) pids() map[int]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pids := make(map[int]bool, len(c.running))
+	for pid := range c.running {
+		pids[pid] = true
+	}
+	return pids
+}
+
+// reap waits for every process that has ended.
+func (c *children) reap() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.init {
+		for c.wait(-1) {
+		}
+		return
+	}
+	for pid := range c.running {
+		c.wait(pid)
+	}
+}
+
+// wait reaps one process if there is one to reap.
+func (c *children) wait(which int) bool {
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(which, &status, syscall.WNOHANG, nil)
+	if errors.Is(err, syscall.EINTR) {
+		return true
+	}
+	if err != nil || pid <= 0 {
+		return false
+	}
+	ch := c.running[pid]
+	if ch == nil {
+		c.reaped.Add(1)
+		return true
+	}
+	delete(c.running, pid)
+	ch.status = status
+	close(ch.done)
+	return true
+}

@@ -1,0 +1,298 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Client speaks to the agent of one sandbox over one connection. Its methods
+// are safe for concurrent use and share the connection. Nothing is retried:
+// after the connection broke, a new Client on a new connection goes on, since
+// jobs do not depend on it.
+type Client struct {
+	raw  net.Conn
+	dead context.CancelFunc // ends the set-up of the connection
+
+	ready chan struct{} // closed when conn or err is set
+	conn  *http.ClientConn
+	err   error
+
+	mu   sync.Mutex
+	keep map[string]int // the Keep of the jobs started here
+}
+
+// maxHeader bounds the header of an answer, in bytes.
+const maxHeader = 16 << 10
+
+// NewClient takes ownership of conn (one HTTP/2 connection, agent is the HTTP/2 server on it).
+func NewClient(conn net.Conn) *Client {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Client{raw: conn, dead: cancel, ready: make(chan struct{}), keep: map[string]int{}}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Protocols:              &protocols,
+		DisableCompression:     true, // an answer must not grow by unpacking
+		MaxResponseHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxReadFrameSize:             256 << 10,
+			MaxReceiveBufferPerStream:    1 << 20,
+			MaxDecoderHeaderTableSize:    4 << 10,
+			StrictMaxConcurrentRequests:  true,
+			WriteByteTimeout:             30 * time.Second,
+			SendPingTimeout:              30 * time.Second,
+			PingTimeout:                  15 * time.Second,
+			PermitProhibitedCipherSuites: false,
+		},
+	}
+	// Setting up writes to the connection, and the other end may not read.
+	go func() {
+		defer close(c.ready)
+		c.conn, c.err = transport.NewClientConn(ctx, "http", "agent:80")
+	}()
+	return c
+}
+
+// Close closes the connection. Requests under way fail; jobs go on.
+func (c *Client) Close() error {
+	c.dead()
+	err := c.raw.Close()
+	<-c.ready
+	if c.conn != nil {
+		c.conn.Close()
+	}
+	return err
+}
+
+// Health asks the agent how it is. It is also the way to know that the other
+// end speaks a version of the API that this client does.
+func (c *Client) Health(ctx context.Context) (Health, error) {
+	var h Health
+	if err := c.call(ctx, "GET", "health", nil, nil, maxHeader, &h); err != nil {
+		return Health{}, fmt.Errorf("asking the agent's health: %w", err)
+	}
+	if h.Version != Version && h.Version != Version-1 || h.Jobs < 0 || h.Zombies < 0 {
+		return Health{}, nonsense("health %+v", h)
+	}
+	return h, nil
+}
+
+// StartJob starts a job and returns when it was accepted. It is idempotent:
+// a job of the same id that exists, in whatever state, is left as it is. That
+// its command could not be started shows in its status.
+func (c *Client) StartJob(ctx context.Context, spec JobSpec) error {
+	if err := spec.check(); err != nil {
+		return err
+	}
+	body, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("starting job %s: %w", spec.ID, err)
+	}
+	c.mu.Lock()
+	c.keep[spec.ID] = spec.Keep
+	c.mu.Unlock()
+	if err := c.call(ctx, "PUT", "jobs/"+spec.ID, nil, bytes.NewReader(body), maxHeader, nil); err != nil {
+		return fmt.Errorf("starting job %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+// Job returns a job's status as it is now, or ErrNoJob.
+func (c *Client) Job(ctx context.Context, id string) (JobStatus, error) {
+	st, err := c.job(ctx, id, nil)
+	if err != nil {
+		return JobStatus{}, fmt.Errorf("asking for job %s: %w", id, err)
+	}
+	return st, nil
+}
+
+// WaitJob returns a job's status once it has exited, or an error when ctx
+// ends or the connection breaks; the wait can then be taken up by another
+// call. ErrNoJob if there is none.
+func (c *Client) WaitJob(ctx context.Context, id string) (JobStatus, error) {
+	for {
+		asked := time.Now()
+		st, err := c.job(ctx, id, url.Values{"wait": {"1"}})
+		if err != nil {
+			return JobStatus{}, fmt.Errorf("waiting for job %s: %w", id, err)
+		}
+		if st.State == JobExited {
+			return st, nil
+		}
+		// Asking again at once would let a hostile end keep us busy.
+		if time.Since(asked) < longPoll/2 {
+			return JobStatus{}, fmt.Errorf("waiting for job %s: %w", id, nonsense("the wait ended early"))
+		}
+	}
+}
+
+func (c *Client) job(ctx context.Context, id string, query url.Values) (JobStatus, error) {
+	if err := checkJobID(id); err != nil {
+		return JobStatus{}, err
+	}
+	c.mu.Lock()
+	keep, known := c.keep[id]
+	c.mu.Unlock()
+	if !known {
+		keep = MaxKeep
+	}
+	var st JobStatus
+	// Two streams of head and tail in base64, and the rest with two paths.
+	limit := int64(4*(keep+2)/3*4 + 32<<10)
+	if err := c.call(ctx, "GET", "jobs/"+id, query, nil, limit, &st); err != nil {
+		return JobStatus{}, err
+	}
+	st.Error = printable(st.Error)
+	return st, st.check(id, keep)
+}
+
+// SignalJob sends a signal to the process group of a running job's command.
+// SIGKILL is more: it ends everything the job started, also what has left the
+// group or outlived the command, and returns when nothing is left of it.
+func (c *Client) SignalJob(ctx context.Context, id string, sig syscall.Signal) error {
+	if err := checkJobID(id); err != nil {
+		return err
+	}
+	query := url.Values{"signal": {strconv.Itoa(int(sig))}}
+	if err := c.call(ctx, "POST", "jobs/"+id+"/signal", query, nil, maxHeader, nil); err != nil {
+		return fmt.Errorf("signalling job %s: %w", id, err)
+	}
+	return nil
+}
+
+// WriteFile writes what r holds to path, an absolute one, with the permission
+// bits of mode. Missing parents are made with mode 0755. The file appears at
+// once when all is written, in the place of whatever had its name before.
+func (c *Client) WriteFile(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
+	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode.Perm()), 8)}}
+	if err := c.call(ctx, "PUT", "file", query, r, maxHeader, nil); err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	return nil
+}
+
+// ReadFile opens a regular file for reading. The reader yields exactly the
+// announced size or an error; the caller closes it, and it ends with ctx. A
+// last element that is a symbolic link is refused, ErrNoFile if there is
+// nothing.
+func (c *Client) ReadFile(ctx context.Context, path string) (io.ReadCloser, FileInfo, error) {
+	fail := func(err error) (io.ReadCloser, FileInfo, error) {
+		return nil, FileInfo{}, fmt.Errorf("reading %q: %w", path, err)
+	}
+	res, err := c.do(ctx, "GET", "file", url.Values{"path": {path}}, nil)
+	if err != nil {
+		return fail(err)
+	}
+	var info FileInfo
+	err = json.Unmarshal([]byte(res.Header.Get(fileHeader)), &info)
+	if err != nil || info.Size < 0 || info.Size != res.ContentLength || info.Mode > 0o777 {
+		res.Body.Close()
+		return fail(nonsense("file header %q", res.Header.Get(fileHeader)))
+	}
+	info.Path = []byte(path)
+	return res.Body, info, nil
+}
+
+// List reports the regular files below a directory: the first max of them in
+// the order of their paths. Symbolic links are not followed. ErrNoFile if
+// there is no directory.
+func (c *Client) List(ctx context.Context, dir string, max int) (Listing, error) {
+	query := url.Values{"path": {dir}, "max": {strconv.Itoa(max)}}
+	res, err := c.do(ctx, "GET", "list", query, nil)
+	if err != nil {
+		return Listing{}, fmt.Errorf("listing %q: %w", dir, err)
+	}
+	defer res.Body.Close()
+	l, err := readListing(res.Body, max)
+	if err != nil {
+		return Listing{}, fmt.Errorf("listing %q: %w", dir, err)
+	}
+	return l, nil
+}
+
+// Preview returns a picture as image/png or image/jpeg, downscaled to at most
+// maxEdge pixels on its longer side and maxBytes bytes. ErrNotPicture if the
+// file is none that can be decoded. The bytes were made inside the sandbox:
+// only their size and their format's signature are checked.
+func (c *Client) Preview(ctx context.Context, path string, maxEdge int, maxBytes int64) (mime string, data []byte, err error) {
+	query := url.Values{"path": {path}, "edge": {strconv.Itoa(maxEdge)}, "bytes": {strconv.FormatInt(maxBytes, 10)}}
+	res, err := c.do(ctx, "GET", "preview", query, nil)
+	if err != nil {
+		return "", nil, fmt.Errorf("previewing %q: %w", path, err)
+	}
+	defer res.Body.Close()
+	data, err = readBounded(res.Body, maxBytes)
+	if err != nil {
+		return "", nil, fmt.Errorf("previewing %q: %w", path, err)
+	}
+	mime = pictureType(data)
+	if mime == "" || mime != res.Header.Get("Content-Type") {
+		return "", nil, fmt.Errorf("previewing %q: %w", path, nonsense("preview is no picture"))
+	}
+	return mime, data, nil
+}
+
+// call makes a request and decodes the JSON answer, of at most limit bytes,
+// into answer if that is not nil.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, body io.Reader, limit int64, answer any) error {
+	res, err := c.do(ctx, method, path, query, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	data, err := readBounded(res.Body, limit)
+	if err != nil || answer == nil {
+		return err
+	}
+	if err := json.Unmarshal(data, answer); err != nil {
+		return nonsense("%s", printable(err.Error()))
+	}
+	return nil
+}
+
+// do makes a request and returns the answer if it is a success, the caller
+// to close its body.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	u := fmt.Sprintf("http://agent/v%d/%s?%s", Version, path, query.Encode())
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.conn.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode == http.StatusOK {
+		return res, nil
+	}
+	defer res.Body.Close()
+	var r refusal
+	data, err := readBounded(res.Body, maxHeader)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil || r.Code == "" {
+		return nil, nonsense("status %d", res.StatusCode)
+	}
+	return nil, r.err()
+}

@@ -1,0 +1,226 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds on the tree that a listing walks.
+const (
+	maxDepth   = 128     // directories in each other; each costs a descriptor
+	maxEntries = 1 << 20 // looked at in all
+)
+
+// openRegular opens a regular file for reading without being held up by a
+// FIFO or led elsewhere by a symbolic link in its name's last element.
+func (s *Server) openRegular(path string) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(s.path(path), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, nil, fileError(err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
+// fileError makes an error of the file system one of the API's.
+func fileError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		return ErrNoFile
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+		return errors.New("not a regular file")
+	}
+	return err
+}
+
+func (s *Server) serveRead(w http.ResponseWriter, r *http.Request) error {
+	f, st, err := s.openRegular(r.FormValue("path"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := json.Marshal(fileInfo([]byte(st.Name()), st.Size(), st.Mode().Perm(), st.ModTime()))
+	if err != nil {
+		return err
+	}
+	w.Header().Set(fileHeader, string(info))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(st.Size(), 10))
+	buf := make([]byte, 256<<10)
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(f, st.Size()), buf)
+	if err != nil || n < st.Size() {
+		panic(http.ErrAbortHandler) // the size is announced; a cut is all that is left to say
+	}
+	return nil
+}
+
+// fileInfo keeps the time within what JSON can say: a script may set any.
+func fileInfo(path []byte, size int64, perm fs.FileMode, mod time.Time) FileInfo {
+	mod = mod.UTC()
+	if y := mod.Year(); y < 1 || y > 9999 {
+		mod = time.Unix(0, 0).UTC()
+	}
+	return FileInfo{Path: path, Size: size, Mode: uint32(perm), ModTime: mod}
+}
+
+func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request) error {
+	query := r.URL.Query() // the body is the file
+	mode, err := strconv.ParseUint(query.Get("mode"), 8, 32)
+	if err != nil || mode > 0o777 {
+		return fmt.Errorf("mode %q", query.Get("mode"))
+	}
+	path := s.path(query.Get("path"))
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".belljar-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails after the rename
+	defer f.Close()
+	buf := make([]byte, 256<<10)
+	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r.Body, buf); err != nil {
+		return err
+	}
+	if err := f.Chmod(fs.FileMode(mode)); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func (s *Server) serveList(w http.ResponseWriter, r *http.Request) error {
+	limit, err := strconv.Atoi(r.FormValue("max"))
+	if err != nil || limit < 0 {
+		return fmt.Errorf("max %q", r.FormValue("max"))
+	}
+	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(s.path(r.FormValue("path")), flags, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return ErrNoFile
+	case err != nil:
+		return fmt.Errorf("not a directory: %w", err)
+	}
+	l := lister{max: limit, stop: r.Context().Err}
+	if err := l.walk(fd, "", maxDepth); err != nil {
+		return err
+	}
+	enc := json.NewEncoder(w)
+	for i := range l.Files {
+		if err := enc.Encode(listLine{File: &l.Files[i]}); err != nil {
+			return nil // the client has gone
+		}
+	}
+	return enc.Encode(listLine{End: &listEnd{More: l.More, Skipped: l.Skipped}})
+}
+
+// lister walks a tree by descriptors, so that nothing that is swapped
+// meanwhile leads it out of the tree.
+type lister struct {
+	Listing
+	max     int
+	bytes   int // of the paths
+	entries int // looked at
+	stop    func() error
+}
+
+// entry is a name in a directory with what it is.
+type entry struct {
+	name string
+	key  string // as the name, but sorts as the paths below it do
+	st   unix.Stat_t
+}
+
+// walk takes the directory fd, which it closes. Prefix is its path with a
+// slash at the end, depth how many levels more may be entered.
+func (l *lister) walk(fd int, prefix string, depth int) error {
+	dir := os.NewFile(uintptr(fd), prefix)
+	defer dir.Close()
+	entries, err := l.read(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := l.stop(); err != nil {
+			return err
+		}
+		path := prefix + e.name
+		switch e.st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			l.add(path, e.st)
+		case unix.S_IFDIR:
+			sub, err := -1, error(nil)
+			if depth > 0 && len(path) < maxPath {
+				flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+				sub, err = unix.Openat(fd, e.name, flags, 0)
+			}
+			if sub < 0 || err != nil {
+				l.Skipped++ // too deep, or swapped for something else
+			} else if err := l.walk(sub, path+"/", depth-1); err != nil {
+				return err
+			}
+		default:
+			l.Skipped++
+		}
+	}
+	return nil
+}
+
+// read returns a directory's entries in the order of the paths.
+func (l *lister) read(dir *os.File) ([]entry, error) {
+	// One name more than may be looked at tells that there are more.
+	names, err := dir.Readdirnames(maxEntries - l.entries + 1)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	l.entries += len(names)
+	if l.entries > maxEntries {
+		return nil, fmt.Errorf("more than %d files and directories", maxEntries)
+	}
+	entries := make([]entry, 0, len(names))
+	for _, name := range names {
+		e := entry{name: name, key: name}
+		if err := unix.Fstatat(int(dir.Fd()), name, &e.st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			continue // removed meanwhile
+		}
+		if e.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			e.key += "/"
+		}
+		entries = append(entries, e)
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
+	return entries, nil
+}
+
+func (l *lister) add(path string, st unix.Stat_t) {
+	if len(l.Files) >= l.max || l.bytes+len(path) > maxListing || len(path) > maxPath {
+		l.More++
+		return
+	}
+	l.bytes += len(path)
+	l.Files = append(l.Files, fileInfo([]byte(path), st.Size, fs.FileMode(st.Mode&0o777), time.Unix(st.Mtim.Unix())))
+}

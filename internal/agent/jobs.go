@@ -1,0 +1,345 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// job is a command under a supervisor.
+type job struct {
+	id             string
+	timeout        time.Duration
+	started        time.Time
+	stdout, stderr *output
+	supervisor     *child   // its end means that nothing of the job is left
+	control        *os.File // to the supervisor
+	exited         chan struct{}
+
+	mu       sync.Mutex
+	pid      int  // the command's, 0 until it runs
+	killed   bool // by SIGKILL from here
+	duration time.Duration
+	outcome  *outcome
+}
+
+// Bounds on what the agent remembers, for it must stay small next to a
+// script that uses all of a sandbox's memory.
+const (
+	maxLive   = 128      // supervisors at a time
+	maxExited = 4096     // exited jobs; the oldest are forgotten
+	maxKept   = 64 << 20 // bytes of exited jobs' output; the oldest lose theirs
+)
+
+// startJob starts a job unless there is one of that id.
+func (s *Server) startJob(spec JobSpec) error {
+	if err := spec.check(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return errClosed
+	case s.jobs[spec.ID] != nil:
+		return nil
+	case len(s.live) >= maxLive:
+		return fmt.Errorf("%d jobs have processes running; end some first", maxLive)
+	}
+	j, err := s.launch(spec)
+	if err != nil {
+		return err
+	}
+	s.jobs[spec.ID] = j
+	s.live[j] = true
+	s.work.Go(j.stdout.read)
+	s.work.Go(j.stderr.read)
+	s.work.Go(func() { s.follow(j, s.order(spec)) })
+	return nil
+}
+
+// launch starts a job's supervisor.
+func (s *Server) launch(spec JobSpec) (_ *job, err error) {
+	var theirs, ours []io.Closer
+	defer func() {
+		for _, c := range theirs {
+			c.Close()
+		}
+		if err != nil {
+			for _, c := range ours {
+				c.Close()
+			}
+		}
+	}()
+	stdin, err := s.openStdin(spec.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	theirs = append(theirs, stdin)
+	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), exited: make(chan struct{})}
+	var ends [2]*os.File
+	for i, o := range []**output{&j.stdout, &j.stderr} {
+		if *o, ends[i], err = newOutput(spec.Keep); err != nil {
+			return nil, err
+		}
+		theirs, ours = append(theirs, ends[i]), append(ours, (*o).pipe)
+		name := filepath.Join(s.opts.LogDir, spec.ID, []string{"stdout", "stderr"}[i])
+		(*o).logName, (*o).logPath, (*o).logMax = name, s.path(name), spec.LogBytes
+	}
+	control, far, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	theirs, ours = append(theirs, far), append(ours, control)
+	j.control = control
+	j.supervisor, err = s.children.start([]string{superviseName}, stdin, ends[0], ends[1], far)
+	return j, err
+}
+
+// order translates a spec for the supervisor.
+func (s *Server) order(spec JobSpec) order {
+	o := order{Argv: slices.Clone(spec.Argv), Dir: s.path(Workdir), Env: s.env(spec.Env)}
+	if spec.Dir != "" {
+		o.Dir = s.path(spec.Dir)
+	}
+	if s.opts.Root != "" {
+		for i, arg := range o.Argv {
+			if !filepath.IsAbs(arg) {
+				continue
+			}
+			if _, err := os.Lstat(s.path(arg)); err == nil {
+				o.Argv[i] = s.path(arg)
+			}
+		}
+	}
+	return o
+}
+
+// env is what a job's environment is: what every program may expect, the
+// agent's own, which is the image's, and what was asked for.
+func (s *Server) env(extra []string) []string {
+	values := map[string]string{}
+	for _, list := range [][]string{{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + s.path("/root"), "USER=root", "LOGNAME=root", "SHELL=/bin/sh",
+		"LANG=C.UTF-8", "TERM=dumb",
+	}, s.opts.Env, extra} {
+		for _, e := range list {
+			if k, v, ok := strings.Cut(e, "="); ok && k != "" {
+				values[k] = v
+			}
+		}
+	}
+	env := make([]string, 0, len(values))
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		env = append(env, k+"="+values[k])
+	}
+	return env
+}
+
+func (s *Server) openStdin(path string) (*os.File, error) {
+	if path == "" {
+		return os.Open(os.DevNull)
+	}
+	f, _, err := s.openRegular(path)
+	if err == nil {
+		err = unix.SetNonblock(int(f.Fd()), false)
+	}
+	return f, err
+}
+
+// socketpair returns an end for the agent and one for a supervisor.
+func socketpair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	unix.SetNonblock(fds[0], true) // to be awaited without a thread
+	return os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control"), nil
+}
+
+// follow sees a job to its end.
+func (s *Server) follow(j *job, o order) {
+	reports := j.converse(o)
+	timeout := time.NewTimer(j.timeout)
+	defer timeout.Stop()
+	var end *outcome
+	for end == nil {
+		select {
+		case r, ok := <-reports:
+			switch {
+			case !ok:
+				end = s.lost(j)
+			case r.Exit != nil:
+				end = r.Exit
+			default:
+				j.mu.Lock()
+				j.pid = r.PID
+				j.mu.Unlock()
+			}
+		case <-timeout.C:
+			end = &outcome{Code: 124, timedOut: true}
+			if err := s.end(j); err != nil {
+				end.Error = err.Error()
+			}
+		}
+	}
+	took := time.Since(j.started)
+	j.stdout.settle()
+	j.stderr.settle()
+	j.mu.Lock()
+	j.duration, j.outcome = took, end
+	j.mu.Unlock()
+	close(j.exited)
+	s.retain(j)
+
+	<-j.supervisor.done
+	j.control.Close()
+	s.mu.Lock()
+	delete(s.live, j)
+	s.mu.Unlock()
+}
+
+// converse gives the supervisor its order and returns what it reports. The
+// channel closes when the supervisor has no more to say.
+func (j *job) converse(o order) <-chan report {
+	reports := make(chan report, 2)
+	go func() {
+		defer close(reports)
+		if json.NewEncoder(j.control).Encode(o) != nil {
+			return
+		}
+		dec := json.NewDecoder(io.LimitReader(j.control, 64<<10))
+		for range cap(reports) {
+			var r report
+			if dec.Decode(&r) != nil {
+				return
+			}
+			reports <- r
+		}
+	}()
+	return reports
+}
+
+// lost is for a supervisor that ended without saying how its command did. The
+// command cannot be watched any more, so it ends as well.
+func (s *Server) lost(j *job) *outcome {
+	s.children.kill(j.supervisor)
+	<-j.supervisor.done
+	j.mu.Lock()
+	pid, killed := j.pid, j.killed
+	j.mu.Unlock()
+	end := &outcome{Code: 137, Signal: int(syscall.SIGKILL)}
+	if killed {
+		return end
+	}
+	end.Error = "the process that watched over the job was killed"
+	err := error(nil)
+	if s.children.init {
+		err = s.endStrays()
+	} else if pid != 0 {
+		err = endAll(func() (int, error) { return endRound(session(pid)) }, false)
+	}
+	if err != nil {
+		end.Error += "; " + err.Error()
+	}
+	return end
+}
+
+// endStrays kills, as process 1, what has come here from supervisors that are
+// no more.
+func (s *Server) endStrays() error {
+	strays := func(all []proc) []proc { return below(1, s.children.pids())(all) }
+	return endAll(func() (int, error) { return endRound(strays) }, true)
+}
+
+// end kills everything that a job started and returns when it is gone.
+func (s *Server) end(j *job) error {
+	s.mu.Lock()
+	alone := s.children.init && len(s.live) == 1 && s.live[j]
+	if alone {
+		// Nobody else is here, and nothing outruns this one.
+		syscall.Kill(-1, syscall.SIGKILL)
+	}
+	s.mu.Unlock()
+	if alone {
+		<-j.supervisor.done
+		return s.endStrays()
+	}
+	return endAll(func() (left int, err error) {
+		// The supervisor ends with the last of its descendants.
+		if s.children.hold(j.supervisor, func() { _, err = endRound(below(j.supervisor.pid, nil)) }) {
+			left = 1
+		}
+		return left, err
+	}, s.children.init)
+}
+
+// signal sends a signal to a job's process group, or ends all of it.
+func (s *Server) signal(j *job, sig syscall.Signal) error {
+	if sig == syscall.SIGKILL {
+		j.mu.Lock()
+		j.killed = true
+		j.mu.Unlock()
+		if err := s.end(j); err != nil {
+			return err
+		}
+		<-j.exited
+		return nil
+	}
+	if sig <= 0 || sig > 64 {
+		return fmt.Errorf("signal %d does not exist", sig)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.outcome != nil || j.pid == 0 {
+		return errors.New("the job does not run")
+	}
+	return syscall.Kill(-j.pid, sig)
+}
+
+// status describes the job as it is now.
+func (j *job) status() JobStatus {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	st := JobStatus{ID: j.id, State: JobRunning, Duration: time.Since(j.started)}
+	if j.outcome != nil {
+		st.State, st.Duration = JobExited, j.duration
+		st.ExitCode, st.Signal = j.outcome.Code, j.outcome.Signal
+		st.Error, st.TimedOut = j.outcome.Error, j.outcome.timedOut
+	}
+	st.Stdout, st.Stderr = j.stdout.stream(), j.stderr.stream()
+	return st
+}
+
+// retain keeps an exited job's status within the bounds for all of them.
+func (s *Server) retain(j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.exited = append(s.exited, j)
+	kept := 0
+	for i := len(s.exited) - 1; i >= 0; i-- {
+		old := s.exited[i]
+		for _, o := range []*output{old.stdout, old.stderr} {
+			kept += o.size()
+			if kept > maxKept && old != j {
+				o.forget()
+			}
+		}
+	}
+	if len(s.exited) > maxExited {
+		delete(s.jobs, s.exited[0].id)
+		s.exited = s.exited[1:]
+	}
+}

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// output reads one stream of a job until the last process that holds the
+// pipe's other end has closed it, in constant memory.
+type output struct {
+	pipe    *os.File
+	settled chan struct{} // closed when all that the command wrote was taken
+
+	logPath string // where it is for the agent
+	logName string // what the status calls it
+	logMax  int64
+	log     *os.File // the reading goroutine's
+
+	mu     sync.Mutex
+	frozen bool // what comes now is not the command's
+	keep   int
+	head   []byte
+	tail   ring
+	kept   Stream // the counters and the log's name
+}
+
+// pipeSize lets a busy writer run on while the reader is not scheduled.
+const pipeSize = 256 << 10
+
+// newOutput returns a stream and the end to give to the command.
+func newOutput(keep int) (*output, *os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	// The command expects a pipe that blocks. Only this end's description is
+	// changed.
+	if err := unix.SetNonblock(int(w.Fd()), false); err != nil {
+		r.Close()
+		w.Close()
+		return nil, nil, err
+	}
+	unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, pipeSize) // refused beyond a user's quota
+	return &output{pipe: r, settled: make(chan struct{}), keep: keep, tail: ring{size: keep}}, w, nil
+}
+
+// read takes what comes until the stream ends. After the command has ended,
+// only the log goes on; reading does, so that a background process does not
+// die of a broken pipe.
+func (o *output) read() {
+	defer o.pipe.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := o.pipe.Read(buf)
+		o.take(buf[:n])
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			o.drain(buf)
+			o.freeze()
+			o.pipe.SetReadDeadline(time.Time{})
+		case err != nil:
+			o.freeze()
+			o.closeLog()
+			return
+		}
+	}
+}
+
+// settle returns when all is taken that the ended command had written, no
+// matter who else still holds the pipe.
+func (o *output) settle() {
+	o.pipe.SetReadDeadline(time.Unix(1, 0)) // interrupts the read
+	<-o.settled
+}
+
+// drain takes what the pipe holds now. That is at most its capacity; more
+// comes from somebody who still writes.
+func (o *output) drain(buf []byte) {
+	raw, err := o.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		left, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0)
+		if err != nil {
+			left = pipeSize
+		}
+		for left > 0 {
+			n, err := unix.Read(int(fd), buf[:min(left, len(buf))])
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n <= 0 {
+				return
+			}
+			o.take(buf[:n])
+			left -= n
+		}
+	})
+}
+
+func (o *output) freeze() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.frozen {
+		o.frozen = true
+		close(o.settled)
+	}
+}
+
+// take adds p to the stream.
+func (o *output) take(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	name, logged := o.writeLog(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept.Log, o.kept.LogBytes = name, logged
+	if o.frozen {
+		return
+	}
+	o.kept.Bytes += int64(len(p))
+	n := min(len(p), o.keep-len(o.head))
+	o.head = append(o.head, p[:n]...)
+	o.tail.write(p[n:])
+}
+
+// writeLog adds p to the log as far as it may grow and returns the log's name
+// and size. An error, such as a full disk, ends the log and not the job.
+func (o *output) writeLog(p []byte) (name string, size int64) {
+	size = o.kept.LogBytes // written by this goroutine only
+	if size == 0 && o.logMax > 0 {
+		o.openLog()
+	}
+	if o.log != nil {
+		n, err := o.log.Write(p[:min(int64(len(p)), o.logMax-size)])
+		size += int64(n)
+		if err != nil || size == o.logMax {
+			o.closeLog()
+		}
+	}
+	if size == 0 {
+		return "", 0
+	}
+	return o.logName, size
+}
+
+func (o *output) openLog() {
+	if os.MkdirAll(filepath.Dir(o.logPath), 0o755) != nil {
+		return
+	}
+	// O_EXCL: never into what somebody has put there before.
+	o.log, _ = os.OpenFile(o.logPath, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if o.log == nil {
+		o.logMax = 0
+	}
+}
+
+func (o *output) closeLog() {
+	if o.log != nil {
+		o.log.Close()
+		o.log, o.logMax = nil, 0
+	}
+}
+
+// stream describes the stream as it is now.
+func (o *output) stream() Stream {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.kept
+	s.Head = append([]byte(nil), o.head...)
+	s.Tail = o.tail.bytes()
+	return s
+}
+
+// size is how many bytes are kept.
+func (o *output) size() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.head) + len(o.tail.buf)
+}
+
+// forget lets go of the bytes kept.
+func (o *output) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.head, o.tail = nil, ring{}
+}
+
+// ring keeps the last size bytes written.
+type ring struct {
+	size int
+	buf  []byte // grows up to size
+	next int    // where the oldest byte is once buf is full
+}
+
+func (r *ring) write(p []byte) {
+	if len(p) >= r.size {
+		r.buf, r.next = append(r.buf[:0], p[len(p)-r.size:]...), 0
+		return
+	}
+	n := min(len(p), r.size-len(r.buf))
+	r.buf = append(r.buf, p[:n]...)
+	for p = p[n:]; len(p) > 0; {
+		n := copy(r.buf[r.next:], p)
+		p = p[n:]
+		r.next = (r.next + n) % r.size
+	}
+}
+
+func (r *ring) bytes() []byte {
+	return append(append([]byte(nil), r.buf[r.next:]...), r.buf[:r.next]...)
+}

@@ -1,0 +1,25 @@
+package agent
+
+import (
+	"runtime"
+	"sync"
+)
+
+// reserveThreads makes the runtime start n more threads now. It keeps them,
+// so that later, when a script has used up the sandbox's processes, it need
+// not start one: it could not, and would crash.
+func reserveThreads(n int) {
+	var started sync.WaitGroup
+	started.Add(n)
+	release := make(chan struct{})
+	for range n {
+		go func() {
+			runtime.LockOSThread()
+			started.Done()
+			<-release
+			runtime.UnlockOSThread()
+		}()
+	}
+	started.Wait()
+	close(release)
+}

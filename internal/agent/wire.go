@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Errors that callers decide on; test with errors.Is.
+var (
+	// ErrNoJob says that the agent knows no job of that id.
+	ErrNoJob = errors.New("no such job")
+	// ErrNoFile says that a file or directory does not exist.
+	ErrNoFile = errors.New("no such file")
+	// ErrNotPicture says that a file is in no known picture format, is
+	// broken, or is too large to decode.
+	ErrNotPicture = errors.New("not a picture that can be shown")
+)
+
+// RemoteError is the agent's refusal of a request, in its words. They come
+// from the sandbox: one short line of printable text, but not to be believed.
+type RemoteError struct{ Text string }
+
+func (e *RemoteError) Error() string { return "agent: " + e.Text }
+
+// ProtocolError says that the other end does not behave as an agent.
+type ProtocolError struct{ What string }
+
+func (e *ProtocolError) Error() string { return "agent answered nonsense: " + e.What }
+
+func nonsense(format string, args ...any) error {
+	return &ProtocolError{What: fmt.Sprintf(format, args...)}
+}
+
+// refusal is the body of every answer that is not a success.
+type refusal struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+// maxText bounds each text of the agent that may reach a person.
+const maxText = 1024
+
+// refusals are the errors that keep their identity over the wire.
+var refusals = []struct {
+	err    error
+	code   string
+	status int
+}{
+	{ErrNoJob, "no_job", 404},
+	{ErrNoFile, "no_file", 404},
+	{ErrNotPicture, "not_picture", 422},
+}
+
+// refuse describes err for the wire.
+func refuse(err error) (status int, r refusal) {
+	r.Text = printable(err.Error())
+	for _, known := range refusals {
+		if errors.Is(err, known.err) {
+			r.Code = known.code
+			return known.status, r
+		}
+	}
+	r.Code = "refused"
+	return 400, r
+}
+
+// err is the client's view of a refusal.
+func (r refusal) err() error {
+	for _, known := range refusals {
+		if r.Code == known.code {
+			return known.err
+		}
+	}
+	return &RemoteError{Text: printable(r.Text)}
+}
+
+// printable makes text fit for one line of a log: bounded, valid UTF-8, no
+// control characters.
+func printable(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// fileHeader carries the JSON of a FileInfo next to a file's bytes.
+const fileHeader = "Belljar-File"
+
+// listLine is one line of a listing: a file, or the end with the counts.
+type listLine struct {
+	File *FileInfo `json:"file,omitempty"`
+	End  *listEnd  `json:"end,omitempty"`
+}
+
+type listEnd struct {
+	More    int64 `json:"more"`
+	Skipped int64 `json:"skipped"`
+}
+
+// longPoll is how long the agent holds a request that waits for a job.
+const longPoll = 20 * time.Second
+
+// Bounds on names and trees.
+const (
+	maxPath = 4096 // as the kernel's PATH_MAX
+	// maxListing bounds the bytes of all paths of a listing together.
+	maxListing = 8 << 20
+)
