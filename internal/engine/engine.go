@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"time"
 )
@@ -149,4 +150,22 @@ type Limit struct {
 	Enforced bool `json:"enforced"`
 	// Note says what counts, or why the limit is not enforced.
 	Note string `json:"note,omitempty"`
+}
+
+// Unenforced names the limits that the kernel does not hold the sandbox to,
+// in the order of their fields, with the reason: "memory (no such cgroup)".
+func (r Receipt) Unenforced() []string {
+	var names []string
+	for _, f := range []struct {
+		name string
+		l    Limit
+	}{
+		{"memory", r.Memory}, {"cpus", r.CPUs}, {"pids", r.PIDs},
+		{"tmp", r.Tmp}, {"disk", r.Disk}, {"inodes", r.Inodes},
+	} {
+		if !f.l.Enforced {
+			names = append(names, fmt.Sprintf("%s (%s)", f.name, f.l.Note))
+		}
+	}
+	return names
 }

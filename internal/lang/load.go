@@ -1,0 +1,142 @@
+package lang
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+//go:embed runtimes.toml
+var builtin string
+
+// builtinName stands for the embedded table in errors.
+const builtinName = "runtimes.toml (built in)"
+
+// Load returns the built-in table with the entries of the files extra added.
+// An entry whose name is known replaces that entry as a whole; later files
+// win. An error names the file, the entry and what would be right.
+func Load(extra ...string) (Table, error) {
+	byName := map[string]Runtime{}
+	add := func(file, text string) error {
+		runtimes, err := parse(file, text)
+		for _, r := range runtimes {
+			byName[r.Name] = r
+		}
+		return err
+	}
+	if err := add(builtinName, builtin); err != nil {
+		return Table{}, err
+	}
+	for _, file := range extra {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return Table{}, fmt.Errorf("reading the table of runtimes: %w", err)
+		}
+		if err := add(file, string(text)); err != nil {
+			return Table{}, err
+		}
+	}
+	var t Table
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		t.runtimes = append(t.runtimes, byName[name])
+	}
+	return t, nil
+}
+
+func parse(file, text string) ([]Runtime, error) {
+	var doc struct {
+		Runtime []toml.Primitive `toml:"runtime"`
+	}
+	meta, err := toml.Decode(text, &doc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, key := range meta.Keys() {
+		if key[0] != "runtime" {
+			return nil, fmt.Errorf("%s: unknown key %q; a file holds [[runtime]] entries only", file, key[0])
+		}
+	}
+	var runtimes []Runtime
+	seen := map[string]bool{}
+	for i, p := range doc.Runtime {
+		r, err := decode(&meta, p)
+		if err == nil && seen[r.Name] {
+			err = errors.New("the name stands in this file twice")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: runtime %d (%q): %w", file, i+1, r.Name, err)
+		}
+		seen[r.Name] = true
+		runtimes = append(runtimes, r)
+	}
+	return runtimes, nil
+}
+
+// decode reads and checks one entry. The name is set in the result also on an
+// error, if it could be read.
+func decode(meta *toml.MetaData, p toml.Primitive) (Runtime, error) {
+	var r Runtime
+	var named struct {
+		Name string `toml:"name"`
+	}
+	if err := meta.PrimitiveDecode(p, &named); err == nil {
+		r.Name = named.Name
+	}
+	var keys map[string]any
+	if err := meta.PrimitiveDecode(p, &keys); err != nil {
+		return r, err
+	}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if !slices.Contains(known, k) {
+			return r, fmt.Errorf("unknown key %q; known are %s", k, strings.Join(known, ", "))
+		}
+	}
+	if err := meta.PrimitiveDecode(p, &r); err != nil {
+		return r, err
+	}
+	return r, r.check()
+}
+
+var known = []string{"name", "title", "extension", "argv", "version", "packages", "env", "image"}
+
+var (
+	nameForm      = regexp.MustCompile(`^[a-z][a-z0-9+_-]{0,31}$`)
+	extensionForm = regexp.MustCompile(`^[A-Za-z0-9]{1,16}$`)
+	variableForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	imageForm     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:@-]*$`)
+)
+
+func (r Runtime) check() error {
+	switch {
+	case !nameForm.MatchString(r.Name):
+		return fmt.Errorf("name %q: want a lower-case letter, then up to 31 of a-z, 0-9, +, _ and -", r.Name)
+	case strings.TrimSpace(r.Title) == "":
+		return errors.New("title is missing; want the language's name")
+	case !extensionForm.MatchString(r.Extension):
+		return fmt.Errorf("extension %q: want 1 to 16 letters and digits, without a dot", r.Extension)
+	case !strings.Contains(strings.Join(r.Argv, "\n"), placeholder):
+		return fmt.Errorf("argv %q: want a command with %s where the script's file name goes", r.Argv, placeholder)
+	case len(r.Version) == 0:
+		return errors.New("version is missing; want a command that prints the version")
+	case r.Image != "" && !imageForm.MatchString(r.Image):
+		return fmt.Errorf("image %q: want an image's name or digest", r.Image)
+	}
+	for key, argv := range map[string][]string{"argv": r.Argv, "version": r.Version, "packages": r.Packages} {
+		if len(argv) > 0 && argv[0] == "" || strings.Contains(strings.Join(argv, ""), "\x00") {
+			return fmt.Errorf("%s %q: want a program and its arguments, without NUL", key, argv)
+		}
+	}
+	for k, v := range r.Env {
+		if !variableForm.MatchString(k) || strings.Contains(v, "\x00") {
+			return fmt.Errorf("env %q: want a variable's name and a value without NUL", k)
+		}
+	}
+	return nil
+}

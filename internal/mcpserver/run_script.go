@@ -1,0 +1,200 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"belljar/internal/access"
+	"belljar/internal/sandbox"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const runScript = "run_script"
+
+// runScriptArgs are the arguments of run_script.
+type runScriptArgs struct {
+	Runtime    string            `json:"runtime" jsonschema:"the script's language"`
+	Script     string            `json:"script" jsonschema:"the whole script"`
+	InputFiles map[string]string `json:"input_files,omitempty" jsonschema:"files for the script to read: name to content in base64; they stand in /sandbox/input, names may have directories"`
+	Timeout    float64           `json:"timeout,omitempty"`
+	Stdin      string            `json:"stdin,omitempty" jsonschema:"text for the script's standard input; empty if absent"`
+}
+
+func addRunScript(s *mcp.Server, o Options) {
+	no := false
+	s.AddTool(&mcp.Tool{
+		Name:  runScript,
+		Title: "Run a script",
+		Description: "Runs a script in a fresh Linux sandbox that is thrown away afterwards, and returns its output and the files it wrote. " +
+			"The working directory is /sandbox; files written below /sandbox/output come back as links (small text files as text, pictures with a preview). " +
+			"A script that fails is a normal result with its exit code and stderr.",
+		Annotations: &mcp.ToolAnnotations{
+			Title:           "Run a script",
+			DestructiveHint: &no,
+			OpenWorldHint:   &no,
+		},
+		InputSchema:  runScriptInput(o),
+		OutputSchema: schemaFor[sandbox.Result]("images"),
+	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		r, err := runScriptRequest(req.Params.Arguments)
+		if err != nil {
+			return failure(o.Log, runScript, err), nil
+		}
+		limit := r.Timeout
+		if limit == 0 {
+			limit = o.DefaultTimeout
+		}
+		end := keepPosted(ctx, req, o.ProgressEvery, limit)
+		res, err := o.Backend.Run(ctx, r)
+		end()
+		if err != nil {
+			return failure(o.Log, runScript, err), nil
+		}
+		return runScriptResult(res), nil
+	})
+}
+
+func runScriptInput(o Options) *jsonschema.Schema {
+	s := schemaFor[runScriptArgs]()
+	s.AdditionalProperties = &jsonschema.Schema{Not: &jsonschema.Schema{}}
+	for _, name := range o.Runtimes {
+		s.Properties["runtime"].Enum = append(s.Properties["runtime"].Enum, name)
+	}
+	timeout := s.Properties["timeout"]
+	timeout.Description = fmt.Sprintf("seconds until the script is ended; %g if absent, %g at most", o.DefaultTimeout.Seconds(), o.MaxTimeout.Seconds())
+	timeout.ExclusiveMinimum = new(float64)
+	if most := o.MaxTimeout.Seconds(); most > 0 {
+		timeout.Maximum = &most
+	}
+	return s
+}
+
+// runScriptRequest reads the arguments of a call.
+func runScriptRequest(raw json.RawMessage) (sandbox.Request, error) {
+	var a runScriptArgs
+	err := readArguments(runScript, raw, []argument{
+		{"runtime", "a string", &a.Runtime},
+		{"script", "a string", &a.Script},
+		{"input_files", "an object of names and base64 strings", &a.InputFiles},
+		{"timeout", "a number of seconds", &a.Timeout},
+		{"stdin", "a string", &a.Stdin},
+	})
+	if err != nil {
+		return sandbox.Request{}, err
+	}
+	r := sandbox.Request{
+		// Until there is sign-in, every caller is the owner.
+		Subject: access.Owner,
+		Runtime: a.Runtime,
+		Script:  a.Script,
+		Stdin:   a.Stdin,
+		Timeout: duration(a.Timeout),
+	}
+	for name, text := range sorted(a.InputFiles) {
+		data, err := decodeBase64(text)
+		if err != nil {
+			return r, &sandbox.RequestError{Message: fmt.Sprintf("input file %q: %v", name, err)}
+		}
+		r.Inputs = append(r.Inputs, sandbox.Input{Name: name, Data: data})
+	}
+	return r, nil
+}
+
+// duration is a number of seconds as a Duration, without overflow. Only 0
+// becomes 0.
+func duration(seconds float64) time.Duration {
+	const most = 1e9 // seconds; more than any maximum
+	d := time.Duration(min(max(seconds, -most), most) * float64(time.Second))
+	if d == 0 && seconds != 0 {
+		d = time.Duration(math.Copysign(1, seconds))
+	}
+	return d
+}
+
+// runScriptResult shows a result in each of the ways that clients read.
+func runScriptResult(res *sandbox.Result) *mcp.CallToolResult {
+	structured := *res
+	structured.Images = nil
+	out := &mcp.CallToolResult{
+		Content:           []mcp.Content{&mcp.TextContent{Text: resultText(res)}},
+		StructuredContent: structured,
+	}
+	for _, img := range res.Images {
+		out.Content = append(out.Content, &mcp.ImageContent{Data: img.Data, MIMEType: img.MIME})
+	}
+	for _, f := range res.OutputFiles {
+		if f.URL == "" {
+			continue
+		}
+		size := f.Bytes
+		out.Content = append(out.Content, &mcp.ResourceLink{
+			URI:         f.URL,
+			Name:        f.Name,
+			MIMEType:    f.MIME,
+			Size:        &size,
+			Description: "expires in " + inWords(f.ExpiresIn),
+		})
+	}
+	return out
+}
+
+// resultText says all of a result for a model to read.
+func resultText(res *sandbox.Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "exit code %d after %.2f s", res.ReturnCode, float64(res.DurationMS)/1000)
+	if res.Error != "" {
+		fmt.Fprintf(&b, ": %s", res.Error)
+	}
+	b.WriteString("\n")
+	section(&b, "stdout", res.Stdout)
+	section(&b, "stderr", res.Stderr)
+	if len(res.OutputFiles) > 0 {
+		b.WriteString("\noutput files:\n")
+	}
+	for _, f := range res.OutputFiles {
+		fmt.Fprintf(&b, "- %s (%s, %d bytes)", sandbox.Printable(f.Name), f.MIME, f.Bytes)
+		switch {
+		case f.Text != nil:
+			fmt.Fprintf(&b, ":\n%s\n", strings.TrimSuffix(*f.Text, "\n"))
+		default:
+			fmt.Fprintf(&b, ": %s (expires in %s)\n", f.URL, inWords(f.ExpiresIn))
+		}
+	}
+	if len(res.Notes) > 0 {
+		b.WriteString("\n")
+	}
+	for _, n := range res.Notes {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	return b.String()
+}
+
+func section(b *strings.Builder, title, text string) {
+	if text == "" {
+		return
+	}
+	fmt.Fprintf(b, "\n%s:\n%s", title, text)
+	if !strings.HasSuffix(text, "\n") {
+		b.WriteString("\n")
+	}
+}
+
+// inWords prints a number of seconds as people say it, rounded down: a
+// promise of less than is kept.
+func inWords(seconds int64) string {
+	switch {
+	case seconds >= 2*24*3600:
+		return fmt.Sprintf("%d days", seconds/(24*3600))
+	case seconds >= 2*3600:
+		return fmt.Sprintf("%d hours", seconds/3600)
+	case seconds >= 2*60:
+		return fmt.Sprintf("%d min", seconds/60)
+	}
+	return fmt.Sprintf("%d s", seconds)
+}

@@ -1,0 +1,103 @@
+package mcpserver
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"belljar/internal/agent"
+	"belljar/internal/artifact"
+	"belljar/internal/artifact/indextest"
+	"belljar/internal/engine"
+	"belljar/internal/engine/enginetest"
+	"belljar/internal/lang"
+	"belljar/internal/sandbox"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func TestMain(m *testing.M) {
+	agent.RunHelper()
+	os.Exit(m.Run())
+}
+
+// A script runs in a real sandbox of the in-memory engine, and what comes
+// back is what the schemas promise.
+func TestThroughSandbox(t *testing.T) {
+	table, err := lang.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := artifact.Open(t.Context(), indextest.NewMemory(), artifact.Options{Dir: t.TempDir(), BaseURL: "http://host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	m, err := sandbox.New(sandbox.Options{
+		Engine: enginetest.NewMemory(t), Store: store, Table: table, ServerID: "s", Image: "mini",
+		Limits: engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close(t.Context())
+	o := testOptions(m)
+	o.Runtimes = table.Names()
+	eachTransport(t, o, nil, func(t *testing.T, s *mcp.ClientSession) {
+		schemas := map[string]any{}
+		list, err := s.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			schemas[tool.Name] = tool.OutputSchema
+		}
+		for _, call := range []struct {
+			tool string
+			args map[string]any
+			want []string
+		}{
+			{"run_script", map[string]any{
+				"runtime": "bash", "script": "cat input/in.txt; head -c 5000 /dev/zero >output/big; echo 1 >output/small",
+				"input_files": map[string]any{"in.txt": "Z2l2 ZW4"},
+			}, []string{"exit code 0", "stdout:\ngiven\n", "- big (application/octet-stream, 5000 bytes): http://host/", "- small (text/plain, 2 bytes):\n1\n"}},
+			{"run_script", map[string]any{"runtime": "bash", "script": "echo no >&2; exit 7"}, []string{"exit code 7", "stderr:\nno\n"}},
+			{"list_runtimes", nil, []string{"bash: Bash, version 5.", "limits of a run: memory 1024 MiB"}},
+		} {
+			res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.args})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range call.want {
+				if text := textOf(t, res); res.IsError || !strings.Contains(text, want) {
+					t.Errorf("%s: %q is not in %q", call.tool, want, text)
+				}
+			}
+			if err := validate(schemas[call.tool], res.StructuredContent); err != nil {
+				t.Errorf("%s: %v", call.tool, err)
+			}
+		}
+	})
+}
+
+// validate checks a value against a schema, both as a client has them.
+func validate(schema, value any) error {
+	data, err := json.Marshal(schema)
+	if err != nil {
+		return err
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	resolved, err := s.Resolve(nil)
+	if err != nil {
+		return err
+	}
+	return resolved.Validate(value)
+}

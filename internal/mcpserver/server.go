@@ -1,0 +1,163 @@
+// Package mcpserver offers Belljar's tools over the Model Context Protocol, a
+// file per tool. It turns arguments into requests and results into what a
+// model reads; what is done is the backend's.
+package mcpserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"belljar/internal/sandbox"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Backend carries out what the tools are asked for. An error of type
+// *sandbox.RequestError is shown to the caller; any other is not.
+type Backend interface {
+	Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error)
+	Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error)
+}
+
+// Options configure a server.
+type Options struct {
+	Backend Backend // required
+	Version string  // of Belljar
+
+	// What the descriptions of the tools name. The backend decides.
+	Runtimes       []string // names, sorted
+	DefaultTimeout time.Duration
+	MaxTimeout     time.Duration
+
+	// ProgressEvery is the time between two progress notices of a call that
+	// asked for them; 5 s if zero.
+	ProgressEvery time.Duration
+
+	Log *slog.Logger // discarded if nil
+}
+
+// listTTL is how long clients may keep the list of tools. It changes with an
+// upgrade or the configuration only.
+const listTTL = 5 * time.Minute
+
+const instructions = `Belljar runs scripts in sealed, disposable Linux sandboxes.
+
+- run_script runs one script, always in a fresh sandbox: nothing of an earlier run is left, no variables and no files.
+- Write what should be given back (figures, tables, archives) to the directory output. Input files stand in the directory input. Both are in the working directory, /sandbox.
+- Files come back as links that expire. Give the user the links; do not print file contents as base64.
+- There is no network inside. list_runtimes tells what is installed.
+- A script that fails is a normal result: read its stderr, correct it, run it again.`
+
+// New returns a server with all tools. One server serves any number of
+// connections and callers.
+func New(o Options) *mcp.Server {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.ProgressEvery == 0 {
+		o.ProgressEvery = 5 * time.Second
+	}
+	s := mcp.NewServer(&mcp.Implementation{
+		Name:    "belljar",
+		Title:   "Belljar",
+		Version: o.Version,
+	}, &mcp.ServerOptions{
+		Instructions: instructions,
+		// Named in full, since the SDK's default offers logging, which is
+		// deprecated, and a notice of changes that never come.
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
+			c.TTLMs, c.CacheScope = int(listTTL.Milliseconds()), "private"
+		},
+	})
+	addRunScript(s, o)
+	addListRuntimes(s, o)
+	return s
+}
+
+// MaxBody is room for 64 MiB of input files in base64, with line breaks, and
+// for the script.
+const MaxBody = 100 << 20
+
+// Handler serves s over streamable HTTP, to clients of the 2026-07-28
+// protocol and of those before it. Nothing is tied to a session, so a restart
+// strands nobody. Bodies above maxBody bytes are refused; MaxBody if zero.
+//
+// Checks of Host and Origin are the caller's: the SDK's own would refuse a
+// proxy on the same host.
+func Handler(s *mcp.Server, maxBody int64) http.Handler {
+	if maxBody == 0 {
+		maxBody = MaxBody
+	}
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
+		Stateless:                    true,
+		DisableLocalhostProtection:   true,
+		PropagateRequestCancellation: true,
+		MaxRequestBodyBytes:          maxBody,
+	})
+}
+
+// failure is the result of a call that could not be carried out. Of an
+// internal error the caller learns the id only, under which it is logged.
+func failure(log *slog.Logger, tool string, err error) *mcp.CallToolResult {
+	var refused *sandbox.RequestError
+	text := ""
+	switch {
+	case errors.As(err, &refused):
+		text = refused.Message
+	case errors.Is(err, context.Canceled):
+		log.Info("a call was cancelled", "tool", tool)
+		text = "cancelled"
+	default:
+		id := rand.Text()[:8]
+		log.Error("a call failed", "tool", tool, "id", id, "err", err)
+		text = fmt.Sprintf("internal error, id %s; the server's log has the details under this id", id)
+	}
+	return &mcp.CallToolResult{
+		Content: []mcp.Content{&mcp.TextContent{Text: text}},
+		IsError: true,
+	}
+}
+
+// keepPosted sends progress notices for as long as ctx lasts, if the call
+// asked for them: clients take silence for a dead server. The returned
+// function ends them, and waits until none is being sent.
+func keepPosted(ctx context.Context, req *mcp.CallToolRequest, every time.Duration, limit time.Duration) (end func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		begun := time.Now()
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			passed := time.Since(begun).Seconds()
+			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+				ProgressToken: token,
+				Progress:      passed,
+				Message:       fmt.Sprintf("running for %.0f s of %.0f s at most", passed, limit.Seconds()),
+			})
+			if err != nil {
+				return // the client is gone
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}

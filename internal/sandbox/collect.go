@@ -1,0 +1,272 @@
+package sandbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"belljar/internal/agent"
+	"belljar/internal/artifact"
+
+	"github.com/gabriel-vasile/mimetype"
+)
+
+// inlineFiles bounds the text of small files in a result, in files of the
+// largest size that is given as text. What is above it gets a link.
+const inlineFiles = 16
+
+// collector fetches what a run wrote.
+type collector struct {
+	m   *Manager
+	c   *agent.Client
+	b   *box
+	p   plan
+	res *Result
+
+	left    int64 // bytes until MaxRunBytes
+	inline  int   // bytes of text until no more is given as text
+	names   map[string]bool
+	omitted map[string][]string // names by the reason they are left out
+	reasons []string            // keys of omitted, in the order they came up
+	pics    []picture
+}
+
+// picture is an output file that may have a preview.
+type picture struct {
+	name string // in the result
+	path string // in the sandbox
+}
+
+// collect fills in the streams and files of a run. What cannot be had is
+// named in the result's notes; only the end of ctx stops it early.
+func (m *Manager) collect(ctx context.Context, c *agent.Client, b *box, p plan, s agent.JobStatus, res *Result) {
+	ctx, cancel := context.WithTimeout(ctx, collectTime)
+	defer cancel()
+	k := &collector{
+		m: m, c: c, b: b, p: p, res: res,
+		left:    m.o.MaxRunBytes,
+		inline:  inlineFiles * m.o.InlineBytes,
+		names:   map[string]bool{},
+		omitted: map[string][]string{},
+	}
+	list := k.list(ctx)
+	for _, f := range list.Files {
+		k.names[validName(f.Path)] = true
+	}
+	// The logs come first: the limit on a run's bytes must not cost the full
+	// output of a script that writes too many files as well.
+	res.Stdout = k.stream(ctx, "stdout", s.Stdout)
+	res.Stderr = k.stream(ctx, "stderr", s.Stderr)
+	clear(k.names)
+	for _, f := range res.OutputFiles {
+		k.names[f.Name] = true
+	}
+	for _, f := range list.Files {
+		k.file(ctx, f)
+	}
+	k.note(list)
+	slices.SortFunc(res.OutputFiles, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	k.previews(ctx)
+}
+
+// list lists the output files, sorted. A script may have removed the
+// directory.
+func (k *collector) list(ctx context.Context) agent.Listing {
+	list, err := k.c.List(ctx, outputDir, k.m.o.MaxFiles)
+	if err != nil && !errors.Is(err, agent.ErrNoFile) {
+		k.m.o.Log.Warn("listing output files failed", "sandbox", k.b.id, "err", err)
+		k.res.Notes = append(k.res.Notes, "output files are lost: the sandbox did not list them")
+		return agent.Listing{}
+	}
+	slices.SortFunc(list.Files, func(a, b agent.FileInfo) int { return bytes.Compare(a.Path, b.Path) })
+	return list
+}
+
+// stream returns the text of an output stream, and stages the full log if the
+// text is not all of it, byte for byte.
+func (k *collector) stream(ctx context.Context, name string, s agent.Stream) string {
+	t := show(s, k.m.o.MaxOutput)
+	if t.Exact {
+		return t.String
+	}
+	what := fmt.Sprintf("%s holds %d bytes, %d were dropped from the middle", name, s.Bytes, t.Dropped)
+	if t.Dropped == 0 {
+		what = name + " is not all UTF-8; what is not was replaced"
+	}
+	log := k.unique(name + ".log")
+	switch {
+	case s.Log == "" || s.LogBytes <= 0 || !k.stage(ctx, log, s.Log, min(s.LogBytes, k.m.o.LogBytes)):
+		what += "; there is no log of it"
+	case s.LogBytes < s.Bytes:
+		what += fmt.Sprintf("; its first %d bytes are in %s", s.LogBytes, log)
+	default:
+		what += "; all of it is in " + log
+	}
+	k.res.Notes = append(k.res.Notes, what)
+	return t.String
+}
+
+// file gives back one output file.
+func (k *collector) file(ctx context.Context, f agent.FileInfo) {
+	name := k.unique(validName(f.Path))
+	k.names[name] = true
+	from := outputDir + "/" + string(f.Path)
+	if k.stage(ctx, name, from, k.m.o.MaxFileBytes) {
+		k.pics = append(k.pics, picture{name: name, path: from})
+	}
+}
+
+// stage reads a file from the sandbox, up to max bytes, and adds it to the
+// result: as text if it is small text, as a link otherwise. If it cannot, it
+// notes why and returns false.
+func (k *collector) stage(ctx context.Context, name, from string, max int64) bool {
+	body, _, err := k.c.ReadFile(ctx, from)
+	if err != nil {
+		k.unread(ctx, name, err)
+		return false
+	}
+	defer body.Close()
+	src := &source{r: body}
+	head, err := io.ReadAll(io.LimitReader(src, int64(k.m.o.InlineBytes)+1))
+	if err != nil {
+		k.unread(ctx, name, err)
+		return false
+	}
+	if len(head) <= min(k.m.o.InlineBytes, k.inline) && isText(head) && int64(len(head)) <= min(max, k.left) {
+		k.inline -= len(head)
+		k.left -= int64(len(head))
+		k.res.OutputFiles = append(k.res.OutputFiles, textFile(name, head))
+		return true
+	}
+	a, err := k.m.o.Store.Stage(ctx, artifact.File{
+		Path:     name,
+		Subject:  k.p.Subject.ID,
+		Run:      k.b.id,
+		MaxBytes: min(max, k.left),
+	}, io.MultiReader(bytes.NewReader(head), src))
+	switch {
+	case err == nil:
+		k.left -= a.Bytes
+		k.res.OutputFiles = append(k.res.OutputFiles, File{
+			Name:      name,
+			Bytes:     a.Bytes,
+			SHA256:    a.SHA256,
+			MIME:      a.MIME,
+			URL:       k.m.o.Store.URL(a),
+			ExpiresIn: int64(a.Expires.Sub(a.Created).Seconds()),
+		})
+		return true
+	case src.err != nil:
+		k.unread(ctx, name, src.err)
+	case errors.Is(err, artifact.ErrTooLarge) && max <= k.left:
+		k.omit(fmt.Sprintf("a file may hold %d bytes at most", max), name)
+	case errors.Is(err, artifact.ErrTooLarge):
+		k.omit(fmt.Sprintf("the files of a run may hold %d bytes together at most", k.m.o.MaxRunBytes), name)
+	case errors.Is(err, artifact.ErrFull):
+		k.omit("the server's store of output files is full; room is made as links expire", name)
+	case ctx.Err() != nil:
+		k.unread(ctx, name, err)
+	default:
+		k.m.o.Log.Error("storing an output file failed", "sandbox", k.b.id, "err", err)
+		k.omit("the server failed to store them", name)
+	}
+	return false
+}
+
+// unread notes that a file could not be read from the sandbox.
+func (k *collector) unread(ctx context.Context, name string, err error) {
+	switch {
+	case ctx.Err() != nil:
+		k.omit(fmt.Sprintf("fetching the output took longer than %s s", seconds(collectTime)), name)
+	case errors.Is(err, agent.ErrNoFile):
+		k.omit("they were removed while they were fetched", name)
+	default:
+		k.m.o.Log.Info("reading an output file failed", "sandbox", k.b.id, "err", err)
+		k.omit("they could not be read", name)
+	}
+}
+
+func (k *collector) omit(reason, name string) {
+	if k.omitted[reason] == nil {
+		k.reasons = append(k.reasons, reason)
+	}
+	k.omitted[reason] = append(k.omitted[reason], Printable(name))
+}
+
+// note says in words what was left out.
+func (k *collector) note(list agent.Listing) {
+	const named = 5
+	for _, reason := range k.reasons {
+		names := k.omitted[reason]
+		what := strings.Join(names[:min(named, len(names))], ", ")
+		if more := len(names) - named; more > 0 {
+			what += fmt.Sprintf(" and %d more", more)
+		}
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out, since %s: %s", reason, what))
+	}
+	if list.More > 0 {
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d more files, since a run may give back %d at most; pack them into an archive", list.More, k.m.o.MaxFiles))
+	}
+	if list.Skipped > 0 {
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d entries that are neither files nor directories, such as symbolic links", list.Skipped))
+	}
+}
+
+// unique returns name, or a variant of it that is not taken.
+func (k *collector) unique(name string) string {
+	ext := path.Ext(name)
+	for try, i := name, 2; ; i++ {
+		if !k.names[try] {
+			return try
+		}
+		try = fmt.Sprintf("%s-%d%s", strings.TrimSuffix(name, ext), i, ext)
+	}
+}
+
+// validName makes text of a path, which need not be UTF-8 on disk.
+func validName(p []byte) string { return strings.ToValidUTF8(string(p), "\uFFFD") }
+
+// Printable returns a file's name for a line of text: quoted if it holds line
+// breaks or marks that would mislead the reader.
+func Printable(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+// isText reports whether b can be shown as it is.
+func isText(b []byte) bool { return utf8.Valid(b) && !bytes.Contains(b, []byte{0}) }
+
+func textFile(name string, data []byte) File {
+	sum := sha256.Sum256(data)
+	mime, _, _ := strings.Cut(mimetype.Detect(data).String(), ";")
+	text := string(data)
+	return File{Name: name, Bytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:]), MIME: mime, Text: &text}
+}
+
+// source remembers the error of reading from a sandbox, which is the
+// sandbox's and not the store's.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
