@@ -249,7 +249,7 @@ func (s *Server) lost(j *job) *outcome {
 	if s.children.init {
 		err = s.endStrays()
 	} else if pid != 0 {
-		err = endAll(func() (int, error) { return endRound(session(pid)) }, false)
+		err = endAll(func() (int, bool, error) { return endRound(session(pid)) }, false)
 	}
 	if err != nil {
 		end.Error += "; " + err.Error()
@@ -261,7 +261,7 @@ func (s *Server) lost(j *job) *outcome {
 // no more.
 func (s *Server) endStrays() error {
 	strays := func(all []proc) []proc { return below(1, s.children.pids())(all) }
-	return endAll(func() (int, error) { return endRound(strays) }, true)
+	return endAll(func() (int, bool, error) { return endRound(strays) }, true)
 }
 
 // end kills everything that a job started and returns when it is gone.
@@ -277,12 +277,10 @@ func (s *Server) end(j *job) error {
 		<-j.supervisor.done
 		return s.endStrays()
 	}
-	return endAll(func() (left int, err error) {
+	return endAll(func() (found int, gone bool, err error) {
 		// The supervisor ends with the last of its descendants.
-		if s.children.hold(j.supervisor, func() { _, err = endRound(below(j.supervisor.pid, nil)) }) {
-			left = 1
-		}
-		return left, err
+		gone = !s.children.hold(j.supervisor, func() { found, _, err = endRound(below(j.supervisor.pid, nil)) })
+		return found, gone, err
 	}, s.children.init)
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -61,7 +62,9 @@ type outcome struct {
 //
 // Its descriptors 0 to 2 are meant for the command.
 func supervise(control *os.File) int {
+	// The command gets three descriptors, whatever the agent was started with.
 	unix.CloseOnExec(3)
+	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	// Signals for everybody ("kill -1") are not for this process. They are
 	// caught, not ignored, since a command would inherit being ignored.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,

@@ -122,7 +122,7 @@ const (
 	endPatience = 10 * time.Second
 	// chaseRounds is how often single processes are chased before, as
 	// process 1, the whole sandbox is held still for a moment.
-	chaseRounds = 20
+	chaseRounds = 5
 	// maxPasses bounds one round against processes that follow each other
 	// faster than they can be stopped.
 	maxPasses = 50
@@ -130,20 +130,22 @@ const (
 
 var errUnending = errors.New("some processes could not be ended")
 
-// endAll repeats round, which kills what it finds and says how much there
-// was, until nothing is left.
-func endAll(round func() (left int, err error), init bool) error {
+// endAll repeats round, which kills what it finds and says how much that was
+// and whether all is gone, until it is.
+func endAll(round func() (found int, gone bool, err error), init bool) error {
 	deadline := time.Now().Add(endPatience)
-	for n := 0; ; n++ {
-		still := init && n >= chaseRounds
+	for n, found := 0, 0; ; n++ {
+		still := init && n >= chaseRounds && found > 0
 		if still {
 			syscall.Kill(-1, syscall.SIGSTOP)
 		}
-		left, err := round()
+		var gone bool
+		var err error
+		found, gone, err = round()
 		if still {
 			syscall.Kill(-1, syscall.SIGCONT)
 		}
-		if err != nil || left == 0 {
+		if err != nil || gone {
 			return err
 		}
 		if time.Now().After(deadline) {
@@ -156,16 +158,16 @@ func endAll(round func() (left int, err error), init bool) error {
 // endRound stops what is selected until there is nothing new, so that none
 // can fork a successor between being found and being killed, then kills it.
 // A stopped process cannot end by itself, so no pid changes hands meanwhile.
-func endRound(sel selector) (left int, err error) {
+func endRound(sel selector) (found int, gone bool, err error) {
 	stopped := map[int]bool{}
 	for pass := 0; ; pass++ {
 		all, err := processes()
 		if err != nil {
-			return 0, fmt.Errorf("reading the process table: %w", err)
+			return 0, false, fmt.Errorf("reading the process table: %w", err)
 		}
-		found := slices.DeleteFunc(sel(all), func(p proc) bool { return !p.alive() })
+		procs := slices.DeleteFunc(sel(all), func(p proc) bool { return !p.alive() })
 		fresh := false
-		for _, p := range found {
+		for _, p := range procs {
 			if !stopped[p.pid] {
 				stopped[p.pid], fresh = true, true
 				syscall.Kill(p.pid, syscall.SIGSTOP)
@@ -174,9 +176,9 @@ func endRound(sel selector) (left int, err error) {
 		if fresh && pass < maxPasses {
 			continue
 		}
-		for _, p := range found {
+		for _, p := range procs {
 			syscall.Kill(p.pid, syscall.SIGKILL)
 		}
-		return len(found), nil
+		return len(procs), len(procs) == 0, nil
 	}
 }

@@ -259,8 +259,8 @@ func (sb *sandbox) stop() {
 		sb.agent.Close()
 		close(sb.ended)
 		sb.agent = nil
+		sb.status.State = engine.Stopped
 	}
-	sb.status.State = engine.Stopped
 }
 
 // Stop ends the agent and what its jobs started.

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"belljar/internal/agent"
+)
+
+// TestMain lets the test binary stand in for the agent's: it is started again
+// as process 1 of a sandbox, and by that for its helpers.
+func TestMain(m *testing.M) {
+	agent.RunHelper()
+	switch os.Args[0] {
+	case "belljar-agent":
+		main()
+		return
+	case "fork-chain":
+		forkChain()
+	}
+	os.Exit(m.Run())
+}
+
+// The agent runs beside hostile scripts and is started for every one of them:
+// it links no more than it needs.
+func TestDependencies(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if len(deps) < 3 {
+		t.Fatalf("go list says %q", out)
+	}
+	for _, dep := range deps {
+		switch {
+		case dep == "belljar/cmd/belljar-agent", dep == "belljar/internal/agent":
+		case strings.HasPrefix(dep, "golang.org/x/sys/"), strings.HasPrefix(dep, "golang.org/x/image/"):
+		default:
+			t.Errorf("links %s", dep)
+		}
+	}
+}
+
+// setUp makes an overlay of the host's root with a /proc of its own and starts
+// the agent in it. Its arguments: an empty directory, the directory of the
+// socket, the socket, the program.
+const setUp = `set -e
+mount -t tmpfs none "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o lowerdir=/,upperdir="$1/upper",workdir="$1/work" none "$1/root"
+mount -t proc none "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+mount --bind "$2" "$1/root$2"
+exec chroot "$1/root" bash -c 'exec -a belljar-agent "$0" "$1"' "$4" "$3"`
+
+// sandbox is an agent as process 1 of a pid namespace.
+type sandbox struct {
+	*agent.Client
+	listener net.Listener
+	cmd      *exec.Cmd
+	ended    chan error
+}
+
+const patience = 30 * time.Second
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newSandbox starts an agent. If pids is not 0, a cgroup holds the sandbox to
+// that many processes and threads.
+func newSandbox(t *testing.T, pids int) *sandbox {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("making namespaces needs root")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	script := setUp
+	if pids != 0 {
+		script = "echo $$ > " + pidsCgroup(t, pids) + "/cgroup.procs\n" + script
+	}
+	cmd := exec.Command("unshare", "--pid", "--mount", "--fork", "--kill-child",
+		"bash", "-c", script, "setup", t.TempDir(), filepath.Dir(socket), socket, self)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Skip("cannot unshare: ", err)
+	}
+	sb := &sandbox{listener: l, cmd: cmd, ended: make(chan error, 1)}
+	go func() { sb.ended <- cmd.Wait(); l.Close() }()
+	t.Cleanup(func() {
+		cmd.Process.Kill() // --kill-child takes process 1 along
+		if sb.ended != nil {
+			<-sb.ended
+		}
+	})
+	sb.accept(t)
+	return sb
+}
+
+// pidsCgroup makes a cgroup with a limit on processes.
+func pidsCgroup(t *testing.T, limit int) string {
+	t.Helper()
+	for _, parent := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		dir := filepath.Join(parent, fmt.Sprintf("belljar-agent-test-%d", os.Getpid()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() { await(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil }) })
+		if os.WriteFile(filepath.Join(dir, "pids.max"), fmt.Append(nil, limit), 0o644) == nil {
+			return dir
+		}
+	}
+	t.Skip("no pids cgroup can be made here")
+	return ""
+}
+
+// accept waits for the agent to dial.
+func (sb *sandbox) accept(t *testing.T) {
+	t.Helper()
+	sb.listener.(*net.UnixListener).SetDeadline(time.Now().Add(patience))
+	conn, err := sb.listener.Accept()
+	if err != nil {
+		t.Fatal("the agent does not dial: ", err)
+	}
+	sb.Client = agent.NewClient(conn)
+	t.Cleanup(func() { sb.Client.Close() })
+}
+
+func bash(id, script string) agent.JobSpec {
+	return agent.JobSpec{ID: id, Argv: []string{"bash", "-c", script}, Timeout: patience, Keep: 4 << 10}
+}
+
+func (sb *sandbox) run(t *testing.T, spec agent.JobSpec) agent.JobStatus {
+	t.Helper()
+	sb.start(t, spec)
+	st, err := sb.WaitJob(testContext(t), spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func (sb *sandbox) start(t *testing.T, spec agent.JobSpec) {
+	t.Helper()
+	if err := sb.StartJob(testContext(t), spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// processes are the command lines of all processes but the job's own, from
+// inside, with their states.
+func (sb *sandbox) processes(t *testing.T, id string) string {
+	t.Helper()
+	st := sb.run(t, bash(id, `for p in /proc/[0-9]*; do
+	pid=${p#/proc/}; [ $pid = $$ ] || [ $pid = $PPID ] && continue
+	read -r comm < $p/comm || continue; while read -r k v _; do [ "$k" = State: ] && echo "$pid $comm $v"; done < $p/status
+done`))
+	if st.ExitCode != 0 {
+		t.Fatalf("listing processes: %+v", st)
+	}
+	return string(st.Stdout.Head)
+}
+
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// alone reports whether the agent is all that is left.
+func (sb *sandbox) alone(t *testing.T, id string) {
+	t.Helper()
+	if got := sb.processes(t, id); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "1 ") {
+		t.Errorf("processes left:\n%s", got)
+	}
+}
+
+func TestProcessOne(t *testing.T) {
+	sb := newSandbox(t, 0)
+	h, err := sb.Health(testContext(t))
+	if err != nil || h.Version != agent.Version || h.Jobs != 0 {
+		t.Fatalf("got %+v, %v", h, err)
+	}
+	st := sb.run(t, bash("dirs", "pwd; ls; umask; ls /proc/self/fd | wc -l"))
+	if got, want := string(st.Stdout.Head), "/sandbox\ninput\noutput\n0022\n4\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	sb.alone(t, "look")
+}
+
+func TestJobsOutliveTheConnection(t *testing.T) {
+	sb := newSandbox(t, 0)
+	sb.start(t, bash("j", "while [ ! -e go ]; do sleep 0.01; done; echo fine"))
+	sb.Close()
+	sb.accept(t)
+	if st, err := sb.Job(testContext(t), "j"); err != nil || st.State != agent.JobRunning {
+		t.Fatalf("got %+v, %v", st, err)
+	}
+	if err := sb.WriteFile(testContext(t), "/sandbox/go", 0o644, strings.NewReader("")); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := sb.WaitJob(testContext(t), "j"); err != nil || string(st.Stdout.Head) != "fine\n" {
+		t.Errorf("got %+v, %v", st, err)
+	}
+}
+
+// kill -9 -1 reaches everything in the namespace but process 1.
+func TestScriptThatKillsEverything(t *testing.T) {
+	sb := newSandbox(t, 0)
+	st := sb.run(t, bash("j", "for i in $(seq 50); do (setsid sleep 1000 &); done; trap '' TERM; kill -9 -1; sleep 1000"))
+	if st.State != agent.JobExited || st.ExitCode == 0 || st.Error == "" {
+		t.Errorf("got %+v", st)
+	}
+	sb.alone(t, "look")
+}
+
+// Orphans of a supervisor that was killed come to process 1, which reaps and
+// ends them.
+func TestOrphansAreReapedAndEnded(t *testing.T) {
+	sb := newSandbox(t, 0)
+	sb.start(t, bash("other", "sleep 1000"))
+	st := sb.run(t, bash("j", "for i in $(seq 50); do (setsid sleep 1000 &); (sleep 0.1 &); done; kill -9 $PPID; sleep 1000"))
+	if st.State != agent.JobExited || st.Error == "" {
+		t.Errorf("got %+v", st)
+	}
+	await(t, "the orphans to be reaped", func() bool {
+		h, err := sb.Health(testContext(t))
+		return err == nil && h.Zombies >= 50
+	})
+	if st, err := sb.Job(testContext(t), "other"); err != nil || st.State != agent.JobRunning {
+		t.Errorf("the other job: %+v, %v", st, err)
+	}
+	if err := sb.SignalJob(testContext(t), "other", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	sb.alone(t, "look")
+}
+
+const forkBomb = "b() { b | b & }; while :; do b; done 2>/dev/null"
+
+// forkChains runs some chains next to a process that is deaf to SIGTERM.
+func forkChains(t *testing.T) string {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "for i in {1..60}; do (exec -a fork-chain " + self + ") & done; trap '' TERM; while :; do sleep 1000; done"
+}
+
+func TestForkBombEndsWithItsTimeout(t *testing.T) {
+	sb := newSandbox(t, 256)
+	for i, script := range []string{forkBomb, forkChains(t), "kill -9 $PPID; " + forkBomb} {
+		spec := bash(fmt.Sprint("bomb", i), script)
+		spec.Timeout = time.Second
+		st := sb.run(t, spec)
+		if st.State != agent.JobExited || st.Duration > 10*time.Second {
+			t.Errorf("%s: %+v", script, st)
+		}
+		if i < 2 && (!st.TimedOut || st.ExitCode != 124 || st.Error != "") {
+			t.Errorf("%s: %+v", script, st)
+		}
+		if _, err := sb.Health(testContext(t)); err != nil {
+			t.Fatalf("%s: %v", script, err)
+		}
+		sb.alone(t, fmt.Sprint("look", i))
+	}
+}
+
+// With other jobs around, a timeout must find what belongs to its own.
+func TestForkBombSparesOtherJobs(t *testing.T) {
+	sb := newSandbox(t, 256)
+	if st := sb.run(t, bash("daemon", "setsid sleep 1000 >/dev/null 2>&1 &")); st.ExitCode != 0 {
+		t.Fatalf("got %+v", st)
+	}
+	sb.start(t, bash("other", "touch runs; sleep 1000"))
+	await(t, "the other job to run", func() bool {
+		r, _, err := sb.ReadFile(testContext(t), "/sandbox/runs")
+		if err == nil {
+			r.Close()
+		}
+		return err == nil
+	})
+	for i, script := range []string{forkBomb, forkChains(t)} {
+		spec := bash(fmt.Sprint("bomb", i), script)
+		spec.Timeout = time.Second
+		sb.start(t, spec)
+		// At the limit, the agent answers, if only that it cannot.
+		if err := sb.StartJob(testContext(t), bash(fmt.Sprint("more", i), "true")); err == nil {
+			if _, err := sb.WaitJob(testContext(t), fmt.Sprint("more", i)); err != nil {
+				t.Error(err)
+			}
+		}
+		st, err := sb.WaitJob(testContext(t), spec.ID)
+		if err != nil || !st.TimedOut || st.Error != "" || st.Duration > 10*time.Second {
+			t.Errorf("%s: %+v, %v", script, st, err)
+		}
+	}
+	if st, err := sb.Job(testContext(t), "other"); err != nil || st.State != agent.JobRunning {
+		t.Errorf("the other job: %+v, %v", st, err)
+	}
+	got := sb.processes(t, "look")
+	if strings.Count(got, " sleep S") != 2 || strings.Count(got, "\n") != 5 { // the agent, two supervisors
+		t.Errorf("processes left:\n%s", got)
+	}
+}
+
+func TestTerminate(t *testing.T) {
+	sb := newSandbox(t, 0)
+	sb.start(t, bash("j", "trap '' TERM; kill -TERM 1; while :; do sleep 1000; done"))
+	select {
+	case err := <-sb.ended:
+		sb.ended <- err
+		if err != nil {
+			t.Errorf("the agent ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the agent does not end on SIGTERM")
+	}
+}
+
+// forkChain is a program in which each process lives for as long as it takes
+// to start the next.
+func forkChain() {
+	runtime.LockOSThread()
+	for {
+		pid, _, errno := syscall.RawSyscall(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0)
+		if errno == 0 && pid != 0 {
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+	}
+}
