@@ -61,8 +61,8 @@ type Options struct {
 	// InlineBytes is up to which size a text file is given as text; 4 KiB.
 	InlineBytes int
 
-	// Concurrency is how many sandboxes exist at a time; 8. Runs above it
-	// queue for QueueTime (20 s) at most.
+	// Concurrency is how many runs have a sandbox at a time, its removal
+	// included; 8. Runs above it queue for QueueTime (20 s) at most.
 	Concurrency int
 	QueueTime   time.Duration
 	// SweepEvery is the time between two sweeps; 1 min.
