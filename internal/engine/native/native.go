@@ -174,6 +174,11 @@ func (e *Engine) Close() error {
 	for _, b := range boxes {
 		errs = append(errs, b.letGo())
 	}
+	if len(boxes) == 0 && e.server != "" {
+		for _, dir := range e.cg.dirs(e.group("")) {
+			os.Remove(dir) // the server's own group, which is empty now
+		}
+	}
 	if e.ns != nil {
 		errs = append(errs, e.ns.close())
 	}
