@@ -74,6 +74,8 @@ func (s *Store) build(ctx context.Context, name string, o BuildOptions, r Runner
 	case <-ctx.Done():
 		return Image{}, ctx.Err()
 	}
+	total := pl.total()
+	p(Event{Step: 1, Steps: total, Text: pl.fromText})
 	base, release, err := s.base(ctx, pl.from, p)
 	if err != nil {
 		return Image{}, fmt.Errorf("%s: %w", pl.fromText, err)
@@ -85,10 +87,9 @@ func (s *Store) build(ctx context.Context, name string, o BuildOptions, r Runner
 	}
 	b := &builder{
 		Store: s, name: name, options: o, runner: r, progress: p, files: files,
-		base: base, key: base.Digest, total: len(steps) + 1,
+		base: base, key: base.Digest, total: total,
 	}
 	defer b.end()
-	p(Event{Step: 1, Steps: b.total, Text: pl.fromText})
 	for i, st := range steps {
 		if err := b.step(ctx, i+2, st); err != nil {
 			return Image{}, &planError{st.line, fmt.Errorf("%s: %w", st.text, err)}

@@ -94,6 +94,18 @@ func parsePlan(file []byte, args map[string]string) (*plan, error) {
 	return pl, nil
 }
 
+// total is the number of steps to show, FROM included.
+func (pl *plan) total() int {
+	n := 1
+	for _, c := range pl.commands {
+		switch c.(type) {
+		case *instructions.RunCommand, *instructions.CopyCommand, *instructions.WorkdirCommand:
+			n++
+		}
+	}
+	return n
+}
+
 func platformArgs() map[string]string {
 	p := "linux/" + runtime.GOARCH
 	return map[string]string{
