@@ -70,7 +70,7 @@ func command(args []string) error {
 	var c cli
 	parser, err := kong.New(&c, kong.Name("belljar"), kong.UsageOnError(),
 		kong.Description("Sealed Linux sandboxes for AI clients, over the Model Context Protocol."),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 	if err != nil {
 		return err
 	}
