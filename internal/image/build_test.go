@@ -196,6 +196,20 @@ func TestBuildCache(t *testing.T) {
 	s = openStore(t, s.dir, Options{})
 	edit(t, o, "Containerfile", text+"RUN echo slow >/slow\nRUN echo good\n")
 	ran(1, o)
+
+	// Layers that are gone, also a failed build's, are made again.
+	again := o
+	again.Containerfile += ".again"
+	edit(t, o, "Containerfile.again", text+"RUN echo slow >/slow\nRUN echo other\n")
+	edit(t, o, "Containerfile", text+"RUN echo new\nRUN exit 3\n")
+	if _, err := s.Build(t.Context(), o, r, nil); !errors.As(err, &exit) {
+		t.Errorf("a failing command: %v", err)
+	}
+	if err := os.RemoveAll(s.path("layers")); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, s.dir, Options{})
+	ran(4, again)
 	if err := s.Remove(t.Context(), "out"); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,6 @@ func parsePlan(file []byte, args map[string]string) (*plan, error) {
 	}
 	stages, meta, err := instructions.Parse(ast.AST, nil)
 	if err != nil {
-		// Its cause repeats the line number.
 		return nil, err
 	}
 	if len(stages) == 0 {

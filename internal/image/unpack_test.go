@@ -218,6 +218,7 @@ func TestBounds(t *testing.T) {
 	}{
 		{"one big file", huge(2 << 20), false},
 		{"a size of 2^62", huge(1 << 62), false},
+		{"a size that overflows the sum", io.MultiReader(bytes.NewReader(makeTar(t, file("x", "x"))[:1024]), huge(1<<63-1)), false},
 		{"sparse file", bytes.NewReader(sparseTar(t, 1<<40)), false},
 		{"many files", bytes.NewReader(many(101, func(i int) string { return fmt.Sprint(i) })), false},
 		{"few files, many parents", bytes.NewReader(many(1, func(int) string { return strings.Repeat("a/", 200) + "x" })), false},
