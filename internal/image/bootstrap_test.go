@@ -59,14 +59,14 @@ func TestBootstrap(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	for _, want := range []string{
-		"no registry answers; making debian:trixie-slim with mmdebstrap from " + defaultMirror,
+		"no registry answers; making debian:trixie-slim with mmdebstrap from Debian's own mirror",
 		"I: --variant=minbase --format=tar trixie " + s.path("tmp"),
 	} {
 		if !strings.Contains(events, want) {
 			t.Errorf("no %q in\n%s", want, events)
 		}
 	}
-	if want := "built from Containerfile on debian:trixie-slim (Debian trixie, bootstrapped with mmdebstrap from " + defaultMirror + ")"; img.Source != want {
+	if want := "built from Containerfile on debian:trixie-slim (Debian trixie, bootstrapped with mmdebstrap from Debian's own mirror)"; img.Source != want {
 		t.Errorf("source %q, want %q", img.Source, want)
 	}
 	if tmp := readFile(t, base+".tmp"); !strings.HasPrefix(tmp, s.path("tmp")) {
@@ -184,13 +184,13 @@ func TestDebianMirror(t *testing.T) {
 		{"one line", map[string]string{"os-release": debian, "apt/sources.list": "# deb http://old.example/debian bookworm main\ndeb http://mirror.example/debian-security bookworm-security main\ndeb-src http://src.example/debian bookworm main\ndeb [arch=amd64 signed-by=/x y] https://mirror.example/debian bookworm main contrib\n"},
 			"https://mirror.example/debian"},
 		{"disabled", map[string]string{"os-release": debian, "apt/sources.list.d/debian.sources": "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\nEnabled: no\n"},
-			defaultMirror},
+			""},
 		{"list of mirrors", map[string]string{"os-release": debian, "apt/mirrors/debian.list": "https://mirror.example/debian\tpriority:1\n",
 			"apt/sources.list.d/debian.sources": "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: bookworm\nComponents: main\n"},
 			"https://mirror.example/debian"},
-		{"nothing of use", map[string]string{"os-release": debian, "apt/sources.list": "deb cdrom:[Debian]/ bookworm main\nnonsense\n", "apt/sources.list.d/a.sources": third}, defaultMirror},
-		{"Ubuntu", map[string]string{"os-release": "ID=ubuntu\nVERSION_CODENAME=noble\n", "apt/sources.list": "deb http://mirror.example/debian noble main\n"}, defaultMirror},
-		{"no system at all", nil, defaultMirror},
+		{"nothing of use", map[string]string{"os-release": debian, "apt/sources.list": "deb cdrom:[Debian]/ bookworm main\nnonsense\n", "apt/sources.list.d/a.sources": third}, ""},
+		{"Ubuntu", map[string]string{"os-release": "ID=ubuntu\nVERSION_CODENAME=noble\n", "apt/sources.list": "deb http://mirror.example/debian noble main\n"}, ""},
+		{"no system at all", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			etc := t.TempDir()

@@ -258,9 +258,11 @@ func (b *builder) execute(ctx context.Context, upper string, st buildStep, entri
 	}
 	out := newLines(b.progress, Event{Step: e.Step, Steps: e.Steps})
 	defer out.Close()
-	env := st.Env
+	// pip meets the marker of an externally managed Python, which goes only
+	// from the finished image.
+	env := append([]string{"PIP_BREAK_SYSTEM_PACKAGES=1"}, st.Env...)
 	if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
-		env = append(slices.Clone(env), "HOME="+b.lower().home(st.User))
+		env = append(env, "HOME="+b.lower().home(st.User))
 	}
 	return b.runner.RunStep(ctx, Step{
 		Lower: b.lower(), Upper: upper,
