@@ -55,7 +55,7 @@ func demo(ctx context.Context, belljar string) (err error) {
 func buildImage(ctx context.Context, belljar string) error {
 	fmt.Println("Building the image `mini`:")
 	said, err := build(ctx, belljar)
-	if err != nil && strings.Contains(said, "install mmdebstrap") {
+	if _, missing := exec.LookPath("mmdebstrap"); err != nil && missing != nil && strings.Contains(said, "mmdebstrap") {
 		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap", "mmdebstrap:debian-archive-keyring")
 		need.Stdout, need.Stderr = os.Stdout, os.Stderr
 		if err := need.Run(); err != nil {
