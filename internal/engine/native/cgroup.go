@@ -173,8 +173,11 @@ func killAndWait(pid int) error {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil || n == 0 {
-			return fmt.Errorf("process %d does not end: %w", pid, err)
+		if err != nil {
+			return fmt.Errorf("waiting for process %d: %w", pid, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("process %d does not end", pid)
 		}
 		return nil
 	}
