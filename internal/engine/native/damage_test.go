@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"belljar/internal/engine"
@@ -53,5 +55,39 @@ func TestDamagedAgent(t *testing.T) {
 	defer e.Close()
 	if data, err := os.ReadFile(e.agent); err != nil || !bytes.Equal(data, o.Agent) {
 		t.Errorf("the agent has %d bytes, want %d; %v", len(data), len(o.Agent), err)
+	}
+}
+
+// TestLeftoverGroup opens an engine where a group of an earlier process of it
+// has a process in a group below.
+func TestLeftoverGroup(t *testing.T) {
+	s := newSubject(t, options(t.TempDir(), ""))
+	e := s.Engine.(*Engine)
+	parents := e.cg.dirs(e.group(""))
+	if len(parents) == 0 {
+		t.Skip("no cgroups")
+	}
+	group := filepath.Join(parents[0], "left")
+	if err := os.MkdirAll(filepath.Join(group, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stays := exec.Command("sleep", "60")
+	if err := stays.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := []byte(strconv.Itoa(stays.Process.Pid))
+	if err := os.WriteFile(filepath.Join(group, "below/cgroup.procs"), pid, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stays.Wait() }()
+	s.Engine = s.Reopen()
+	select {
+	case <-ended:
+	case <-t.Context().Done():
+		t.Error("the process in the group lives on")
+	}
+	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the group is still there: %v", err)
 	}
 }
