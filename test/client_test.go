@@ -276,3 +276,14 @@ func download(t testing.TB, f file) []byte {
 
 // hash returns the SHA-256 of a text in hexadecimal.
 func hash(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
+
+// path returns the path of a file's link, which holds after the server has
+// come back on another port.
+func (f file) path(t testing.TB) string {
+	t.Helper()
+	u, err := url.Parse(f.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.EscapedPath()
+}
