@@ -274,6 +274,15 @@ func download(t testing.TB, f file) []byte {
 	return body
 }
 
+// data returns what a file holds, from the result or through its link.
+func (f file) data(t testing.TB) string {
+	t.Helper()
+	if f.Text != nil {
+		return *f.Text
+	}
+	return string(download(t, f))
+}
+
 // hash returns the SHA-256 of a text in hexadecimal.
 func hash(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
 
