@@ -1,0 +1,279 @@
+// Package test looks at Belljar from outside: a real server, the native
+// engine, real clients, and scripts that mean harm. The rules of the
+// repository are kept here too.
+package test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// cacheDir holds what is expensive to make, between runs of the tests, and
+// the state directories of test servers beside it: images are hard-linked
+// into those, so both are on one file system.
+const cacheDir = "/var/cache/belljar-test"
+
+const program = "../bin/belljar"
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := endShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "the shared server:", err)
+		code = 1
+	}
+	if err := endRunDir(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// belljar returns the path of the program, built from this tree.
+func belljar(t testing.TB) string {
+	t.Helper()
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var built = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("make", "-s", "build")
+	cmd.Dir = ".."
+	// Static, as users get it, also where the tests themselves are built with
+	// cgo for the race detector. Root need not be the owner of the tree.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("make build: %w\n%s", err, out)
+	}
+	return filepath.Abs(program)
+})
+
+// needRoot skips a test of the native engine for other users.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: the native engine runs as root")
+	}
+}
+
+// newState makes a state directory that has the image mini. It is removed
+// when the tests end.
+func newState(t testing.TB) string {
+	t.Helper()
+	needRoot(t)
+	images, err := cachedImages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := runDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := os.MkdirTemp(dir, "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-al", images, filepath.Join(state, "images")).CombinedOutput(); err != nil {
+		t.Fatalf("copying the images: %v: %s", err, out)
+	}
+	return state
+}
+
+// cachedImages returns an image store that holds mini, building it if no
+// earlier run of the tests has. Tests do not change it: they have copies.
+var cachedImages = sync.OnceValues(func() (string, error) {
+	path, err := built()
+	if err != nil {
+		return "", err
+	}
+	key, err := imagesKey()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cacheDir, 0o711); err != nil {
+		return "", err
+	}
+	lock, err := lockFile(filepath.Join(cacheDir, "lock"), unix.LOCK_EX)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	dir := filepath.Join(cacheDir, key)
+	images := filepath.Join(dir, "images")
+	if _, err := os.Stat(images); err == nil {
+		return images, nil
+	}
+	// A build that is killed must not count, so the name comes last.
+	part := dir + ".part"
+	if err := os.RemoveAll(part); err != nil {
+		return "", err
+	}
+	fmt.Fprintln(os.Stderr, "building the image mini, which takes minutes the first time")
+	cmd := exec.Command(path, "image", "build", "-f", "images/Containerfile.mini", "mini")
+	cmd.Dir = ".."
+	cmd.Env = environ("BELLJAR_STATE_DIR=" + part)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("building the image mini: %w", err)
+	}
+	return images, os.Rename(part, dir)
+})
+
+// imagesKey names what the image and its store are made from.
+func imagesKey() (string, error) {
+	files, err := filepath.Glob("../internal/image/*.go")
+	if err != nil {
+		return "", err
+	}
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
+	sum := sha256.New()
+	for _, f := range append(files, "../images/Containerfile.mini") {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", f, len(data), data)
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)[:16]), nil
+}
+
+// runDir is where this process's state directories are. It is locked while
+// the process lives, so that a later one can tell what nobody uses.
+var runDir = sync.OnceValues(func() (string, error) {
+	clearStale()
+	dir := filepath.Join(cacheDir, "run-"+strings.ToLower(rand.Text()[:8]))
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return "", err
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX)
+	if err != nil {
+		return "", err
+	}
+	runLock = lock
+	return dir, nil
+})
+
+var runLock *os.File // keeps the lock of runDir
+
+func endRunDir() error {
+	if runLock == nil {
+		return nil
+	}
+	dir := filepath.Dir(runLock.Name())
+	forgetServers(dir)
+	return os.RemoveAll(dir)
+}
+
+// forgetServers removes the cgroups that servers keep for their next start.
+func forgetServers(dir string) {
+	for _, file := range glob(filepath.Join(dir, "s*/native/id")) {
+		for _, group := range append(glob("/sys/fs/cgroup/belljar/"+read(file)), glob("/sys/fs/cgroup/*/belljar/"+read(file))...) {
+			_ = os.Remove(group) // not if a sandbox is left in it, which is reported elsewhere
+		}
+	}
+}
+
+// clearStale removes the directories of runs of the tests that were killed,
+// with what their servers left.
+func clearStale() {
+	for _, dir := range glob(filepath.Join(cacheDir, "run-*")) {
+		lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil {
+			continue
+		}
+		for _, state := range glob(filepath.Join(dir, "s*")) {
+			cmd := exec.Command(program, "gc")
+			cmd.Env = environ("BELLJAR_STATE_DIR=" + state)
+			_ = cmd.Run() // it may be too broken for that
+		}
+		forgetServers(dir)
+		_ = os.RemoveAll(dir)
+		lock.Close()
+	}
+}
+
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// environ is the environment of a program under test: what it needs, and the
+// settings that the test makes, but none of the developer's.
+func environ(settings ...string) []string {
+	env := []string{"HOME=" + os.TempDir()}
+	for _, name := range []string{"PATH", "TMPDIR", "LANG"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return append(env, settings...)
+}
+
+// output runs a command of belljar's on a state directory.
+func output(t testing.TB, state, stdin string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), belljar(t), args...)
+	cmd.Env = environ("BELLJAR_STATE_DIR=" + state)
+	cmd.Dir = t.TempDir()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// logBuffer keeps a server's log and tells who waits for a line of it.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // closed when there is more
+}
+
+func newLogBuffer() *logBuffer { return &logBuffer{more: make(chan struct{})} }
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.more)
+	b.more = make(chan struct{})
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	text, _ := b.state()
+	return text
+}
+
+// state returns the log and a channel that is closed once there is more.
+func (b *logBuffer) state() (string, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String(), b.more
+}

@@ -1,0 +1,160 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sandboxes have user ids from here on, in windows that servers hold.
+const (
+	firstUser  = 1879048192
+	windowSize = 256 * 65536
+)
+
+// leftovers names everything on the host that belongs to sandboxes of a
+// state directory's server: directories, loop devices, cgroups, mounts and
+// processes. The server itself, by its process id, is none; 0 if it has
+// ended.
+func leftovers(state string, server int) []string {
+	var left []string
+	for _, dir := range []string{"native/sandboxes", "native/oci", "images/tmp", "output/.staging"} {
+		entries, _ := os.ReadDir(filepath.Join(state, dir))
+		for _, e := range entries {
+			left = append(left, "file "+filepath.Join(state, dir, e.Name()))
+		}
+	}
+	for _, device := range glob("/sys/block/loop*/loop/backing_file") {
+		if file := read(device); strings.HasPrefix(file, state+"/") {
+			left = append(left, fmt.Sprintf("loop device %s on %s", strings.Split(device, "/")[3], file))
+		}
+	}
+	for _, dir := range cgroupsOf(state) {
+		left = append(left, "cgroup "+dir)
+	}
+	for _, p := range processes() {
+		switch {
+		case p.pid == server || p.pid == os.Getpid():
+		case ours(state, p.user), strings.Contains(p.command, state):
+			left = append(left, p.String())
+		case strings.Contains(read(fmt.Sprintf("/proc/%d/mountinfo", p.pid)), state):
+			left = append(left, "mount seen by "+p.String())
+		}
+	}
+	return left
+}
+
+// ours reports whether a user id is of the server's window.
+func ours(state string, user int) bool {
+	window, err := strconv.Atoi(read(filepath.Join(state, "native/window")))
+	first := firstUser + window*windowSize
+	return err == nil && user >= first && user < first+windowSize
+}
+
+// cgroupsOf returns the directories of the sandboxes' cgroups.
+func cgroupsOf(state string) []string {
+	id := read(filepath.Join(state, "native/id"))
+	if id == "" {
+		return nil
+	}
+	return slices.DeleteFunc(append(glob("/sys/fs/cgroup/belljar/"+id+"/*"), glob("/sys/fs/cgroup/*/belljar/"+id+"/*")...), func(name string) bool {
+		info, err := os.Stat(name)
+		return err != nil || !info.IsDir()
+	})
+}
+
+// process is a process of the host.
+type process struct {
+	pid, user int
+	command   string
+}
+
+func (p process) String() string {
+	return fmt.Sprintf("process %d of user %d: %.200q", p.pid, p.user, p.command)
+}
+
+func processes() []process {
+	var all []process
+	for _, dir := range glob("/proc/[0-9]*") {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		_, after, ok := strings.Cut(read(dir+"/status"), "\nUid:")
+		if err != nil || !ok {
+			continue // ended meanwhile
+		}
+		p := process{pid: pid, command: strings.ReplaceAll(read(dir+"/cmdline"), "\x00", " ")}
+		fmt.Sscan(after, &p.user)
+		all = append(all, p)
+	}
+	return all
+}
+
+// inside returns the processes in sandboxes of a server.
+func inside(state string) []process {
+	return slices.DeleteFunc(processes(), func(p process) bool { return !ours(state, p.user) })
+}
+
+func glob(pattern string) []string {
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	return names
+}
+
+// read returns a file without the line's end, or "" if there is none.
+func read(name string) string {
+	data, _ := os.ReadFile(name)
+	return strings.TrimSuffix(string(data), "\n")
+}
+
+// memory returns a field of a process's status, in bytes.
+func memory(t testing.TB, pid int, field string) int64 {
+	t.Helper()
+	_, after, ok := strings.Cut(read(fmt.Sprintf("/proc/%d/status", pid)), "\n"+field+":")
+	var kib int64
+	if n, err := fmt.Sscan(after, &kib); !ok || n != 1 {
+		t.Fatalf("reading %s of process %d: %v", field, pid, err)
+	}
+	return kib << 10
+}
+
+// growth measures by how much a process's memory has grown at most, from now
+// until the returned function is called.
+func growth(t testing.TB, pid int) func() int64 {
+	t.Helper()
+	// 5 resets the peak, proc_pid_clear_refs(5).
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+		t.Fatal(err)
+	}
+	before := memory(t, pid, "VmRSS")
+	return func() int64 { t.Helper(); return memory(t, pid, "VmHWM") - before }
+}
+
+// diskUsed returns how many bytes files below a directory take on disk.
+func diskUsed(t testing.TB, dir string) int64 {
+	t.Helper()
+	var total int64
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			total += st.Blocks * 512
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return total
+}
