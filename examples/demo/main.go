@@ -56,7 +56,8 @@ func buildImage(ctx context.Context, belljar string) error {
 	fmt.Println("Building the image `mini`:")
 	said, err := build(ctx, belljar)
 	if _, missing := exec.LookPath("mmdebstrap"); err != nil && missing != nil && strings.Contains(said, "mmdebstrap") {
-		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap", "mmdebstrap:debian-archive-keyring")
+		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap",
+			"/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring")
 		need.Stdout, need.Stderr = os.Stdout, os.Stderr
 		if err := need.Run(); err != nil {
 			return fmt.Errorf("installing mmdebstrap: %w", err)
