@@ -43,6 +43,9 @@ func main() {
 			continue
 		}
 		if e.Test == "" {
+			if e.Action == "skip" {
+				continue // a package without tests
+			}
 			fmt.Printf("%-5s %-40s %6.1f s\n", e.Action, e.Package, e.Elapsed)
 			if e.Action == "fail" && !blamed[e.Package] { // it did not build, say
 				failed++
