@@ -138,6 +138,9 @@ func wantNothingLeft(t *testing.T, e *Engine) {
 			t.Error(err)
 		}
 		for _, entry := range entries {
+			if entry.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter
+				continue
+			}
 			t.Errorf("left in %s: %s", dir, entry.Name())
 		}
 	}
