@@ -94,6 +94,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
+func needRuntime(t *testing.T, name string) {
+	t.Helper()
+	needRoot(t)
+	if _, err := exec.LookPath(sbin(name)); err != nil {
+		t.Skipf("needs %s", name)
+	}
+}
+
 func options(dir, runtime string) Options {
 	o := Options{Dir: dir, Images: images{}, Agent: fixture.agent, Runtime: runtime}
 	if testing.Verbose() {
@@ -191,12 +199,9 @@ func users(t *testing.T) map[int]uint32 {
 }
 
 func TestContract(t *testing.T) {
-	needRoot(t)
 	for _, runtime := range candidates {
 		t.Run(runtime, func(t *testing.T) {
-			if _, err := exec.LookPath(sbin(runtime)); err != nil {
-				t.Skipf("needs %s", runtime)
-			}
+			needRuntime(t, runtime)
 			enginetest.Run(t, func(t *testing.T) *enginetest.Subject {
 				return newSubject(t, options(t.TempDir(), runtime))
 			})
