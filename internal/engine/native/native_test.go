@@ -146,6 +146,9 @@ func wantNothingLeft(t *testing.T, e *Engine) {
 			t.Error(err)
 		}
 		for _, entry := range entries {
+			if entry.Name() == ".cache" {
+				continue // crun's compiled system call filter, one for all
+			}
 			t.Errorf("left in %s: %s", dir, entry.Name())
 		}
 	}
