@@ -61,7 +61,10 @@ mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay -o lowerdir=/,upperdir="$1/upper",workdir="$1/work" none "$1/root"
 mount -t proc none "$1/root/proc"
 mount --rbind /dev "$1/root/dev"
+# The overlay shows none of what is mounted on the host, such as a /tmp.
+mkdir -p "$1/root$2" "$1/root${4%/*}"
 mount --bind "$2" "$1/root$2"
+mount --bind "${4%/*}" "$1/root${4%/*}"
 exec chroot "$1/root" bash -c 'exec -a belljar-agent "$0" "$1"' "$4" "$3"`
 
 // sandbox is an agent as process 1 of a pid namespace.

@@ -1,6 +1,6 @@
 // Demo runs examples/plot.py the way an AI client would: it builds the image,
 // starts the server, connects to it over HTTP, calls run_script, prints what
-// came back, downloads the files and checks their hashes.
+// came back, downloads the files, checks their hashes and saves them.
 package main
 
 import (
@@ -16,7 +16,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -55,8 +57,9 @@ func demo(ctx context.Context, belljar string) (err error) {
 func buildImage(ctx context.Context, belljar string) error {
 	fmt.Println("Building the image `mini`:")
 	said, err := build(ctx, belljar)
-	if err != nil && strings.Contains(said, "install mmdebstrap") {
-		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap", "mmdebstrap:debian-archive-keyring")
+	if _, missing := exec.LookPath("mmdebstrap"); err != nil && missing != nil && strings.Contains(said, "mmdebstrap") {
+		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap",
+			"/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring")
 		need.Stdout, need.Stderr = os.Stdout, os.Stderr
 		if err := need.Run(); err != nil {
 			return fmt.Errorf("installing mmdebstrap: %w", err)
@@ -172,31 +175,61 @@ func (s *server) runScript(ctx context.Context, path string) error {
 	return s.download(ctx, out.Files)
 }
 
-// download fetches each file through its link and compares the hash.
+// saved is where the files go, as `belljar run` has it.
+const saved = "output"
+
+// download fetches each file through its link, compares the hash, and saves
+// the file, since the links end with the server.
 func (s *server) download(ctx context.Context, files []file) error {
 	if len(files) == 0 {
 		return errors.New("the script gave no files back")
 	}
 	for _, f := range files {
 		fmt.Printf("\n%s  %d bytes\n  sha256 %s\n  %s\n", f.Name, f.Bytes, f.SHA256, f.URL)
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL, nil)
+		data, err := fetch(ctx, f.URL)
 		if err != nil {
+			return fmt.Errorf("downloading %s: %w", f.Name, err)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256(data)); int64(len(data)) != f.Bytes || got != f.SHA256 {
+			return fmt.Errorf("%s: downloaded %d bytes with sha256 %s", f.Name, len(data), got)
+		}
+		path := filepath.Join(saved, filepath.Base(f.Name))
+		if err := save(path, data); err != nil {
 			return err
 		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return fmt.Errorf("downloading %s: %w", f.Name, err)
-		}
-		hash := sha256.New()
-		n, err := io.Copy(hash, resp.Body)
-		resp.Body.Close()
-		if err != nil {
-			return fmt.Errorf("downloading %s: %w", f.Name, err)
-		}
-		if got := fmt.Sprintf("%x", hash.Sum(nil)); n != f.Bytes || got != f.SHA256 {
-			return fmt.Errorf("%s: downloaded %d bytes with sha256 %s", f.Name, n, got)
-		}
-		fmt.Println("  downloaded through its link, the hash is right")
+		fmt.Printf("  downloaded through its link, the hash is right; saved as %s\n", path)
 	}
 	return nil
+}
+
+func fetch(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}
+
+// save writes a file for the one who called sudo, if somebody did.
+func save(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		return err
+	}
+	uid, err := strconv.Atoi(os.Getenv("SUDO_UID"))
+	if err != nil {
+		return nil
+	}
+	gid, err := strconv.Atoi(os.Getenv("SUDO_GID"))
+	if err != nil {
+		return nil
+	}
+	return errors.Join(os.Chown(filepath.Dir(path), uid, gid), os.Chown(path, uid, gid))
 }
