@@ -53,20 +53,21 @@ func TestImportRules(t *testing.T) {
 	}
 	// may names, for a package, the only internal packages that it imports.
 	may := map[string][]string{
-		"internal/engine":            {},
-		"internal/access":            {},
-		"internal/agent":             {},
-		"internal/lang":              {},
-		"internal/image":             {},
-		"internal/artifact":          {},
-		"internal/web":               {},
-		"internal/sqlite":            {"internal/artifact"},
-		"internal/engine/native":     {"internal/engine", "internal/agent", "internal/image"},
-		"internal/engine/enginetest": {"internal/engine", "internal/agent"},
-		"internal/sandbox":           {"internal/engine", "internal/agent", "internal/artifact", "internal/lang", "internal/access"},
-		"internal/mcpserver":         {"internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
-		"internal/control":           {"internal/sandbox", "internal/access", "internal/image"},
-		"cmd/belljar-agent":          {"internal/agent"},
+		"internal/engine":             {},
+		"internal/access":             {},
+		"internal/agent":              {},
+		"internal/lang":               {},
+		"internal/image":              {},
+		"internal/artifact":           {},
+		"internal/artifact/indextest": {"internal/artifact"},
+		"internal/web":                {"internal/artifact"},
+		"internal/sqlite":             {"internal/artifact"},
+		"internal/engine/native":      {"internal/engine", "internal/agent", "internal/image"},
+		"internal/engine/enginetest":  {"internal/engine", "internal/agent"},
+		"internal/sandbox":            {"internal/engine", "internal/agent", "internal/artifact", "internal/lang", "internal/access"},
+		"internal/mcpserver":          {"internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
+		"internal/control":            {"internal/sandbox", "internal/access", "internal/image"},
+		"cmd/belljar-agent":           {"internal/agent"},
 	}
 	for _, p := range all {
 		name := strings.TrimPrefix(p.ImportPath, module)

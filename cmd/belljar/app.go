@@ -108,6 +108,9 @@ func (a *app) close() error {
 	if a.engine != nil {
 		errs = append(errs, a.engine.Close())
 	}
+	if a.artifacts != nil {
+		errs = append(errs, a.artifacts.Close())
+	}
 	if a.db != nil {
 		errs = append(errs, a.db.Close())
 	}
@@ -117,7 +120,8 @@ func (a *app) close() error {
 // mount returns what the public listener serves.
 func (a *app) mount() *web.Server {
 	s := a.mountLinks()
-	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), maxRequest(a.cfg.InputBytes)), s.Local())
+	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), maxRequest(a.cfg.InputBytes)),
+		s.Local(), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +28,7 @@ type Config struct {
 	Host      string `env:"SANDBOX_HOST,HOST" default:"127.0.0.1" help:"Address to listen on. Until sign-in exists it must be a loopback one."`
 	Port      int    `env:"SANDBOX_PORT,PORT" default:"8815" help:"Port to listen on; 0 takes a free one."`
 	PublicURL string `env:"SANDBOX_PUBLIC_URL" placeholder:"URL" help:"Where users reach this server; links to files begin with it. Default: http://HOST:PORT."`
-	Transport string `env:"MCP_TRANSPORT" enum:"http,streamable-http,stdio" default:"http" help:"What serve speaks: http or stdio."`
+	Transport string `env:"MCP_TRANSPORT" default:"http" help:"What serve speaks: http or stdio."`
 
 	Image          string  `env:"SANDBOX_IMAGE" default:"mini" help:"Image that runs start from."`
 	DefaultTimeout seconds `env:"DEFAULT_TIMEOUT" default:"60" help:"A run's time limit if it asks for none."`
@@ -41,7 +42,7 @@ type Config struct {
 	Tmp     byteSize `env:"BELLJAR_TMP" default:"512MiB" help:"Size of /tmp in a sandbox. It is memory."`
 	Disk    byteSize `env:"BELLJAR_DISK" default:"1GiB" help:"Disk of a sandbox."`
 	Inodes  int64    `env:"BELLJAR_INODES" default:"65536" help:"Files of a sandbox."`
-	Network string   `env:"BELLJAR_NETWORK" enum:"none" default:"none" help:"Network of a sandbox; so far there is none."`
+	Network string   `env:"BELLJAR_NETWORK" default:"none" help:"Network of a sandbox; so far there is none."`
 	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
 
 	InputBytes  byteSize `env:"BELLJAR_INPUT_BYTES" default:"64MiB" help:"Script, stdin and input files of a run together."`
@@ -56,7 +57,7 @@ type Config struct {
 	KeepAlive   seconds  `env:"BELLJAR_KEEP_ALIVE" default:"5" help:"Time between signs of life on a stream; 0 sends none."`
 	StateDir    string   `env:"BELLJAR_STATE_DIR" type:"path" default:"/var/lib/belljar" help:"Images, sandboxes and the database."`
 	OCIRuntime  string   `name:"oci-runtime" env:"BELLJAR_OCI_RUNTIME" placeholder:"NAME" help:"OCI runtime to use. Default: the first of crun and runc that works."`
-	LogLevel    string   `env:"BELLJAR_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"Least level that is logged."`
+	LogLevel    string   `env:"BELLJAR_LOG_LEVEL" default:"info" help:"Least level that is logged: debug, info, warn or error."`
 }
 
 // check refuses settings that cannot be, by name.
@@ -76,6 +77,18 @@ func (c *Config) check() error {
 	}
 	if c.DefaultTimeout <= 0 || c.DefaultTimeout > c.MaxTimeout {
 		bad("DEFAULT_TIMEOUT", "%v: want more than 0 and at most MAX_TIMEOUT, %v", c.DefaultTimeout, c.MaxTimeout)
+	}
+	for _, choice := range []struct {
+		name, value string
+		of          []string
+	}{
+		{"MCP_TRANSPORT", c.Transport, []string{"http", "streamable-http", "stdio"}},
+		{"BELLJAR_NETWORK", c.Network, []string{"none"}},
+		{"BELLJAR_LOG_LEVEL", c.LogLevel, []string{"debug", "info", "warn", "error"}},
+	} {
+		if !slices.Contains(choice.of, choice.value) {
+			bad(choice.name, "%q: want %s", choice.value, strings.Join(choice.of, " or "))
+		}
 	}
 	for _, n := range []struct {
 		name string

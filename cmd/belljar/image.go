@@ -177,7 +177,7 @@ func (p *progress) event(e image.Event) {
 		p.tail = append(p.tail, e.Text)
 		p.tail = p.tail[max(0, len(p.tail)-tailLines):]
 		if p.bar != nil {
-			p.bar.Describe(cut(e.Text, 50))
+			p.bar.Describe(cut(e.Text, 40))
 		}
 		return
 	}

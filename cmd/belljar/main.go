@@ -70,7 +70,7 @@ func command(args []string) error {
 	var c cli
 	parser, err := kong.New(&c, kong.Name("belljar"), kong.UsageOnError(),
 		kong.Description("Sealed Linux sandboxes for AI clients, over the Model Context Protocol."),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 	if err != nil {
 		return err
 	}
@@ -92,15 +92,21 @@ func command(args []string) error {
 	return k.Run(&session{ctx: ctx, cfg: &c.Config, log: c.logger()})
 }
 
+// settings names the environment variables of every setting.
+func settings() []string {
+	var names []string
+	for field := range reflect.TypeFor[Config]().Fields() {
+		names = append(names, strings.Split(field.Tag.Get("env"), ",")...)
+	}
+	return names
+}
+
 // unsetEmpty takes settings that are set to nothing for not set, as compose
 // files and shells leave them.
 func unsetEmpty() {
-	t := reflect.TypeFor[Config]()
-	for i := range t.NumField() {
-		for name := range strings.SplitSeq(t.Field(i).Tag.Get("env"), ",") {
-			if os.Getenv(name) == "" {
-				os.Unsetenv(name)
-			}
+	for _, name := range settings() {
+		if os.Getenv(name) == "" {
+			os.Unsetenv(name)
 		}
 	}
 }

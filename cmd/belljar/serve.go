@@ -58,7 +58,9 @@ func (a *app) serve(ctx context.Context) error {
 	return a.serveLocal(ctx, func(ctx context.Context) error {
 		a.warnOfImage()
 		a.log.Info("serving MCP", "url", a.url, "engine", a.engine.Properties().Engine, "version", version)
-		return a.mount().Serve(ctx, l)
+		err := a.mount().Serve(ctx, l)
+		a.log.Info("stopping")
+		return err
 	})
 }
 

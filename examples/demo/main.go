@@ -56,7 +56,7 @@ func buildImage(ctx context.Context, belljar string) error {
 	fmt.Println("Building the image `mini`:")
 	said, err := build(ctx, belljar)
 	if err != nil && strings.Contains(said, "install mmdebstrap") {
-		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap")
+		need := exec.CommandContext(ctx, "scripts/need", "mmdebstrap:mmdebstrap", "mmdebstrap:debian-archive-keyring")
 		need.Stdout, need.Stderr = os.Stdout, os.Stderr
 		if err := need.Run(); err != nil {
 			return fmt.Errorf("installing mmdebstrap: %w", err)

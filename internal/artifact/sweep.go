@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -202,7 +203,8 @@ func (s *Store) open(a Artifact) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := s.root.Open(a.Token + "/" + a.File)
+	// Not blocking, should a pipe have taken the file's place since.
+	file, err := s.root.OpenFile(a.Token+"/"+a.File, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

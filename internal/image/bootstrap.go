@@ -58,16 +58,20 @@ func (s *Store) bootstrap(ctx context.Context, r name.Reference, suite string, p
 	mirror := debianMirror(s.etc)
 	tool, err := exec.LookPath("mmdebstrap")
 	if err != nil {
-		return Image{}, errors.New("mmdebstrap, which could make it from Debian packages, is not installed; install it with: apt-get install -y mmdebstrap")
+		return Image{}, errors.New("mmdebstrap, which could make it from Debian packages, is not installed; install it with: apt-get install -y mmdebstrap debian-archive-keyring")
 	}
 	dir, err := s.work("bootstrap-")
 	if err != nil {
 		return Image{}, err
 	}
 	defer removeAll(dir)
-	p(Event{Text: fmt.Sprintf("no registry answers; making %s with mmdebstrap from %s", familiar(r), mirror)})
-	archive := filepath.Join(dir, "out.tar")
-	cmd := exec.Command(tool, "--variant=minbase", "--format=tar", suite, archive, mirror)
+	from, archive := "Debian's own mirror", filepath.Join(dir, "out.tar")
+	args := []string{"--variant=minbase", "--format=tar", suite, archive}
+	if mirror != "" {
+		from, args = mirror, append(args, mirror)
+	}
+	p(Event{Text: fmt.Sprintf("no registry answers; making %s with mmdebstrap from %s", familiar(r), from)})
+	cmd := exec.Command(tool, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	if err := runTool(ctx, cmd, p); err != nil {
 		return Image{}, err
@@ -75,7 +79,7 @@ func (s *Store) bootstrap(ctx context.Context, r name.Reference, suite string, p
 	img := Image{
 		Names:   []string{familiar(r)},
 		Created: time.Now().UTC(),
-		Source:  fmt.Sprintf("Debian %s, bootstrapped with mmdebstrap from %s", suite, mirror),
+		Source:  fmt.Sprintf("Debian %s, bootstrapped with mmdebstrap from %s", suite, from),
 		Config:  Config{Env: []string{defaultPath}},
 	}
 	return s.addTar(ctx, img, archive, p)

@@ -74,6 +74,8 @@ func (s *Store) build(ctx context.Context, name string, o BuildOptions, r Runner
 	case <-ctx.Done():
 		return Image{}, ctx.Err()
 	}
+	total := pl.total()
+	p(Event{Step: 1, Steps: total, Text: pl.fromText})
 	base, release, err := s.base(ctx, pl.from, p)
 	if err != nil {
 		return Image{}, fmt.Errorf("%s: %w", pl.fromText, err)
@@ -85,10 +87,9 @@ func (s *Store) build(ctx context.Context, name string, o BuildOptions, r Runner
 	}
 	b := &builder{
 		Store: s, name: name, options: o, runner: r, progress: p, files: files,
-		base: base, key: base.Digest, total: len(steps) + 1,
+		base: base, key: base.Digest, total: total,
 	}
 	defer b.end()
-	p(Event{Step: 1, Steps: b.total, Text: pl.fromText})
 	for i, st := range steps {
 		if err := b.step(ctx, i+2, st); err != nil {
 			return Image{}, &planError{st.line, fmt.Errorf("%s: %w", st.text, err)}
@@ -257,9 +258,11 @@ func (b *builder) execute(ctx context.Context, upper string, st buildStep, entri
 	}
 	out := newLines(b.progress, Event{Step: e.Step, Steps: e.Steps})
 	defer out.Close()
-	env := st.Env
+	// pip meets the marker of an externally managed Python, which goes only
+	// from the finished image.
+	env := append([]string{"PIP_BREAK_SYSTEM_PACKAGES=1"}, st.Env...)
 	if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }) {
-		env = append(slices.Clone(env), "HOME="+b.lower().home(st.User))
+		env = append(env, "HOME="+b.lower().home(st.User))
 	}
 	return b.runner.RunStep(ctx, Step{
 		Lower: b.lower(), Upper: upper,

@@ -54,7 +54,6 @@ func parsePlan(file []byte, args map[string]string) (*plan, error) {
 	}
 	stages, meta, err := instructions.Parse(ast.AST, nil)
 	if err != nil {
-		// Its cause repeats the line number.
 		return nil, err
 	}
 	if len(stages) == 0 {
@@ -92,6 +91,18 @@ func parsePlan(file []byte, args map[string]string) (*plan, error) {
 	}
 	pl.warnings = append(pl.warnings, pl.unusedArgs(meta)...)
 	return pl, nil
+}
+
+// total is the number of steps to show, FROM included.
+func (pl *plan) total() int {
+	n := 1
+	for _, c := range pl.commands {
+		switch c.(type) {
+		case *instructions.RunCommand, *instructions.CopyCommand, *instructions.WorkdirCommand:
+			n++
+		}
+	}
+	return n
 }
 
 func platformArgs() map[string]string {

@@ -31,6 +31,7 @@ type inlineFile struct{ Name, Data string }
 // copyEntry is one file, directory or link to copy.
 type copyEntry struct {
 	Path string // below the destination; "" is the destination itself
+	Name string // in the source, for a destination that turns out to be a directory
 	Mode fs.FileMode
 	Link string // target of a symbolic link
 	Sum  string // of a file's content
@@ -212,7 +213,7 @@ func (c *buildContext) walk(all []copyEntry, name, src string, fi fs.FileInfo) (
 }
 
 func (c *buildContext) entry(name, src string, fi fs.FileInfo) (copyEntry, error) {
-	e := copyEntry{Path: name, Mode: fi.Mode(), source: src}
+	e := copyEntry{Path: name, Name: path.Base(src), Mode: fi.Mode(), source: src}
 	var err error
 	switch {
 	case fi.IsDir():
@@ -293,7 +294,7 @@ func (c *copier) copyOne(e copyEntry) error {
 			return err
 		}
 		if parent, base = path.Split(c.dest); at.isDir() {
-			parent, base = c.dest, path.Base(e.source)
+			parent, base = c.dest, e.Name
 		}
 		if e.data != nil && at.isDir() {
 			return errors.New("a heredoc cannot replace a directory; end the destination in a file name")

@@ -52,9 +52,10 @@ type Step struct {
 	// Lower are the directories that make up the root filesystem, the
 	// topmost first. They are not changed.
 	Lower []string
-	// Upper is an existing empty directory, on the same file system as the
-	// store. Afterwards it holds what the command changed as an overlay's
-	// upper directory does, with ids as they are inside.
+	// Upper is an existing empty directory with the root directory's mode,
+	// in the store. Afterwards it holds what the command changed as an
+	// overlay's upper directory does, with ids as they are inside; the overlay
+	// has redirect_dir and metacopy off.
 	Upper string
 	// Argv, Env (KEY=value), Dir and User are the process's.
 	Argv []string

@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-const defaultMirror = "http://deb.debian.org/debian"
-
-// debianMirror is where a Debian machine gets its own packages, and Debian's
-// own mirror on any other machine. etc is the machine's /etc.
+// debianMirror is where a Debian machine gets its own packages, and "" on any
+// other machine: mmdebstrap then goes to Debian's own mirror. etc is the
+// machine's /etc.
 func debianMirror(etc string) string {
 	release := osRelease(etc)
 	if release["ID"] != "debian" {
-		return defaultMirror
+		return ""
 	}
 	files := []string{filepath.Join(etc, "apt/sources.list")}
 	for _, pattern := range []string{"*.sources", "*.list"} {
@@ -31,7 +30,7 @@ func debianMirror(etc string) string {
 			}
 		}
 	}
-	return defaultMirror
+	return ""
 }
 
 func osRelease(etc string) map[string]string {

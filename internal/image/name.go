@@ -13,6 +13,7 @@ import (
 const maxName = 512
 
 var (
+	registryHost = regexp.MustCompile(`^[a-zA-Z0-9\[]`)
 	fullDigest   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	digestPrefix = regexp.MustCompile(`^(?:sha256:)?([0-9a-f]{4,64})$`)
 )
@@ -32,6 +33,9 @@ func parseName(ref string) (name.Reference, error) {
 		r, err = name.NewDigest(ref)
 	} else {
 		r, err = name.NewTag(ref)
+	}
+	if err == nil && !registryHost.MatchString(r.Context().RegistryStr()) {
+		err = fmt.Errorf("%q cannot be a registry", r.Context().RegistryStr())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image name %q: %w", ref, err)

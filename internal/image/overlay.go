@@ -225,7 +225,6 @@ func makeDirs(upper string, lower view, dir string, owned func(host string) erro
 		if old.exists() && old.host == host {
 			continue
 		}
-		// A whiteout of the layer itself is not there: it is new.
 		if err := os.Mkdir(host, 0o700); err != nil {
 			return "", err
 		}

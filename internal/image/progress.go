@@ -107,12 +107,9 @@ var _ io.WriteCloser = (*lines)(nil)
 
 // oneLine shortens text for an event.
 func oneLine(text string) string {
-	first, _, more := strings.Cut(strings.TrimSpace(text), "\n")
-	if more {
-		first = strings.TrimRight(first, " \\\r") + " …"
+	line := strings.Join(strings.Fields(text), " ")
+	if len(line) > 200 {
+		line = strings.ToValidUTF8(line[:200], "") + "…"
 	}
-	if len(first) > 200 {
-		first = strings.ToValidUTF8(first[:200], "") + "…"
-	}
-	return first
+	return line
 }

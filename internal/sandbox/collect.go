@@ -131,12 +131,19 @@ func (k *collector) file(ctx context.Context, f agent.FileInfo) {
 // result: as text if it is small text, as a link otherwise. If it cannot, it
 // notes why and returns false.
 func (k *collector) stage(ctx context.Context, name, from string, max int64) bool {
-	body, _, err := k.c.ReadFile(ctx, from)
+	body, info, err := k.c.ReadFile(ctx, from)
 	if err != nil {
 		k.unread(ctx, name, err)
 		return false
 	}
 	defer body.Close()
+	// The size is the sandbox's word, and good enough for a refusal: a sparse
+	// file costs a script nothing, and reading it up to the limit would take
+	// the time that the other files need.
+	if info.Size > min(max, k.left) {
+		k.tooLarge(name, max)
+		return false
+	}
 	src := &source{r: body}
 	head, err := io.ReadAll(io.LimitReader(src, int64(k.m.o.InlineBytes)+1))
 	if err != nil {
@@ -169,10 +176,8 @@ func (k *collector) stage(ctx context.Context, name, from string, max int64) boo
 		return true
 	case src.err != nil:
 		k.unread(ctx, name, src.err)
-	case errors.Is(err, artifact.ErrTooLarge) && max <= k.left:
-		k.omit(fmt.Sprintf("a file may hold %d bytes at most", max), name)
 	case errors.Is(err, artifact.ErrTooLarge):
-		k.omit(fmt.Sprintf("the files of a run may hold %d bytes together at most", k.m.o.MaxRunBytes), name)
+		k.tooLarge(name, max)
 	case errors.Is(err, artifact.ErrFull):
 		k.omit("the server's store of output files is full; room is made as links expire", name)
 	case ctx.Err() != nil:
@@ -182,6 +187,16 @@ func (k *collector) stage(ctx context.Context, name, from string, max int64) boo
 		k.omit("the server failed to store them", name)
 	}
 	return false
+}
+
+// tooLarge notes that a file is above its own limit, or above what is left of
+// the run's.
+func (k *collector) tooLarge(name string, max int64) {
+	if max <= k.left {
+		k.omit(fmt.Sprintf("a file may hold %d bytes at most", max), name)
+	} else {
+		k.omit(fmt.Sprintf("the files of a run may hold %d bytes together at most", k.m.o.MaxRunBytes), name)
+	}
 }
 
 // unread notes that a file could not be read from the sandbox.

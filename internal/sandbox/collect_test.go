@@ -107,6 +107,35 @@ func TestFileLimits(t *testing.T) {
 	wantNote(t, res, "a file may hold 10000 bytes at most", ": big, sparse, \"two\\nlines\"")
 }
 
+// Sparse files cost a script nothing, so they must cost nothing here either:
+// each would be read up to the limit, and the rest never be reached.
+func TestSparseFiles(t *testing.T) {
+	store := new(stagedNames)
+	b := newBench(t, func(o *Options) {
+		o.InlineBytes = 1
+		store.Store, o.Store = o.Store, store
+	})
+	res := b.must(t, bash(`cd output; for i in 1 2 3; do truncate -s 1T a$i; done; echo mine >b`))
+	if diff := cmp.Diff([]string{"b"}, store.names); diff != "" {
+		t.Errorf("files read (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"b"}, names(res)); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	wantNote(t, res, "a file may hold 268435456 bytes at most", ": a1, a2, a3")
+}
+
+// stagedNames is a store that remembers what it was asked to keep.
+type stagedNames struct {
+	Store
+	names []string
+}
+
+func (s *stagedNames) Stage(ctx context.Context, f artifact.File, r io.Reader) (artifact.Artifact, error) {
+	s.names = append(s.names, f.Path)
+	return s.Store.Stage(ctx, f, r)
+}
+
 // Text comes as text up to a bound, for one file and for all together.
 func TestInline(t *testing.T) {
 	b := newBench(t, func(o *Options) { o.InlineBytes = 1000 })

@@ -35,16 +35,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setDefaults(w.Header(), id)
 	defer s.finish(a, r, start)
 
-	control := http.NewResponseController(w)
-	// A deadline that an earlier request set on this connection is not ours.
-	// Recorders know no deadlines, and need none.
-	_ = control.SetWriteDeadline(time.Time{})
 	if r.ContentLength > s.maxBody {
 		w.Header().Set("Connection", "close") // rather than read it all
 		plain(a, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request is larger than %d bytes", s.maxBody))
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
+		control := http.NewResponseController(w)
+		// Recorders know no deadlines, and need none.
 		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
 		// MaxBytesReader closes the connection through w, so it gets the inner one.
 		r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, s.maxBody), control: control}
@@ -152,8 +150,8 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
 		// From here on net/http reads to notice that the client has gone, and
-		// a deadline would look like that. After another error it stands,
-		// since net/http may try to read the rest.
+		// a deadline would look like that. After another error the deadline
+		// stands, since net/http may try to read the rest.
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err

@@ -36,7 +36,10 @@ func (e *Engine) adopt() error {
 		e.logFailure("adopting "+id, b.adopt())
 		e.boxes[id] = b
 	}
-	return e.sweep()
+	// Nor must what cannot be cleared away, such as a process that waits for a
+	// disk for ever. The next start tries again.
+	e.logFailure("clearing what an earlier process left", e.sweep())
+	return nil
 }
 
 func (e *Engine) readRecord(id string) (record, error) {
@@ -126,8 +129,13 @@ func (e *Engine) killStrays() error {
 		if !ok || uid < first || uid-first >= windowSlots*rangeSize {
 			continue
 		}
-		if !running[e.ids.first+int((uid-first)/rangeSize)] {
-			errs = append(errs, killAndWait(pid))
+		slot := e.ids.first + int((uid-first)/rangeSize)
+		if running[slot] {
+			continue
+		}
+		if err := killAndWait(pid); err != nil {
+			errs = append(errs, err)
+			e.ids.keep(slot) // while it is there, its ids are no sandbox's
 		}
 	}
 	return errors.Join(errs...)

@@ -220,9 +220,18 @@ func (e *Engine) Stop(ctx context.Context, id string) error {
 	return e.with(id, "stopping", (*box).halt)
 }
 
-// halt ends all processes and takes away what is there only while they run.
-// It is idempotent, and also clears what is left of ended processes.
+// halt ends all processes, takes away what is there only while they run, and
+// notes it on disk. It is idempotent, and also clears what is left of ended
+// processes.
 func (b *box) halt() error {
+	if err := b.end(); err != nil {
+		return err
+	}
+	return b.save()
+}
+
+// end is halt without the note.
+func (b *box) end() error {
 	b.mu.Lock()
 	process, server, id := b.process, b.server, b.record.Spec.ID
 	b.mu.Unlock()
@@ -247,7 +256,7 @@ func (b *box) halt() error {
 		b.process, b.server = nil, nil
 		r.PID, r.Birth = 0, 0
 	})
-	return b.save()
+	return nil
 }
 
 // Remove implements engine.Engine.
@@ -261,7 +270,9 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 
 func (b *box) remove() error {
 	id := b.record.Spec.ID
-	if err := b.halt(); err != nil {
+	// Without a note of it: where the disk is full, removing is what makes
+	// room, so it must not need any.
+	if err := b.end(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(b.e.sandboxDir(id)); err != nil {

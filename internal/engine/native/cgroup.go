@@ -96,16 +96,22 @@ func (c cgroups) dirs(group string) []string {
 	return dirs
 }
 
-// procs returns the processes in the group, in order.
+// procs returns the processes in the group and in those below it, in order.
 func (c cgroups) procs(group string) []int {
 	var pids []int
 	for _, dir := range c.dirs(group) {
-		data, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		for _, s := range strings.Fields(string(data)) {
-			if pid, err := strconv.Atoi(s); err == nil && pid > 0 {
-				pids = append(pids, pid)
+		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.Name() != "cgroup.procs" {
+				return nil // a group that has gone meanwhile
 			}
-		}
+			data, _ := os.ReadFile(path)
+			for _, s := range strings.Fields(string(data)) {
+				if pid, err := strconv.Atoi(s); err == nil && pid > 0 {
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids) // each shows in every hierarchy
@@ -173,8 +179,11 @@ func killAndWait(pid int) error {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil || n == 0 {
-			return fmt.Errorf("process %d does not end: %w", pid, err)
+		if err != nil {
+			return fmt.Errorf("waiting for process %d: %w", pid, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("process %d does not end", pid)
 		}
 		return nil
 	}

@@ -65,7 +65,20 @@ func (l *layers) template(bytes, inodes int64) (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("formatting a layer of %d MiB with %d inodes: %w: %s", bytes>>20, inodes, err, strings.TrimSpace(string(out)))
 	}
+	// Every later layer is a copy of it: it must not come out of a power cut
+	// under its name and without its content.
+	if err := syncFile(part); err != nil {
+		return "", err
+	}
 	return path, os.Rename(part, path)
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // copySparse copies src to a new file dst, holes as holes.

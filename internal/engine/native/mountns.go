@@ -56,7 +56,8 @@ func newMountNamespace(hideUnified string) (*mountNamespace, error) {
 	return n, err
 }
 
-// do runs f on a thread inside the namespace. Programs started by f run in it
+// do runs f on a thread inside the namespace, with a working directory of its
+// own. Programs started by f run in it
 // as well. Goroutines that f starts do not.
 func (n *mountNamespace) do(f func() error) error {
 	return onOwnThread(func() error {
@@ -96,7 +97,6 @@ type place struct{ id string }
 
 func (p place) dir() string    { return filepath.Join(runDir, p.id) }
 func (p place) layer() string  { return filepath.Join(p.dir(), "layer") }
-func (p place) lower() string  { return filepath.Join(p.dir(), "lower") }
 func (p place) rootfs() string { return filepath.Join(p.dir(), "rootfs") }
 func (p place) share() string  { return filepath.Join(p.dir(), "share") }
 

@@ -12,22 +12,28 @@ import (
 // mountRootfs puts a root filesystem together at p: the read-only lower
 // directories, topmost first, seen through the range's ids, under the
 // writable upper directory. Call it inside the mount namespace.
+//
+// The lower ones are named relative to p, where the thread goes for it: the
+// options of a mount are at most a page, and an image may have many layers.
 func mountRootfs(p place, lower []string, upper, work string, userns *os.File) error {
-	var dirs []string
-	for i, dir := range lower {
-		at := fmt.Sprintf("%s%d", p.lower(), i)
-		if err := mountMapped(dir, at, userns); err != nil {
-			return err
-		}
-		dirs = append(dirs, at)
-	}
 	if err := os.MkdirAll(p.rootfs(), 0o711); err != nil {
 		return err
+	}
+	if err := unix.Chdir(p.dir()); err != nil {
+		return err
+	}
+	var names []string
+	for i, dir := range lower {
+		name := fmt.Sprintf("l%d", i)
+		if err := mountMapped(dir, filepath.Join(p.dir(), name), userns); err != nil {
+			return err
+		}
+		names = append(names, name)
 	}
 	// Off: what would tie the layers to each other or to a kernel, and
 	// what would answer to attributes that an image can carry.
 	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off,redirect_dir=off,xino=off",
-		strings.Join(dirs, ":"), upper, work)
+		strings.Join(names, ":"), upper, work)
 	if len(opts) >= unix.Getpagesize() {
 		return fmt.Errorf("the image has too many layers (%d) for one mount", len(lower))
 	}

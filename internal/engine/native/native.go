@@ -14,6 +14,7 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -174,6 +175,11 @@ func (e *Engine) Close() error {
 	for _, b := range boxes {
 		errs = append(errs, b.letGo())
 	}
+	if len(boxes) == 0 && e.server != "" {
+		for _, dir := range e.cg.dirs(e.group("")) {
+			os.Remove(dir) // the server's own group, which is empty now
+		}
+	}
 	if e.ns != nil {
 		errs = append(errs, e.ns.close())
 	}
@@ -255,7 +261,9 @@ func serverID(file string) (string, error) {
 }
 
 // installAgent writes the agent's program where sandboxes can link to it. An
-// older one may still be running, so a new one gets a name of its own.
+// older one may still be running, so a new one gets a name of its own. One
+// that is there is read: a power cut may have emptied it, and no sandbox would
+// ever start again.
 func installAgent(dir string, program []byte) (string, error) {
 	if len(program) == 0 {
 		return "", errors.New("this build has no agent in it: build with `make build`")
@@ -264,7 +272,7 @@ func installAgent(dir string, program []byte) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%x", sha256.Sum256(program)))
-	if _, err := os.Stat(path); err == nil {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, program) {
 		return path, nil
 	}
 	part := path + ".part"

@@ -1,0 +1,290 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"belljar/internal/access"
+	"belljar/internal/image"
+	"belljar/internal/sandbox"
+)
+
+// asOther is the environment variable that makes the test binary a caller
+// with another user's rights, on the socket that it names.
+const asOther = "BELLJAR_TEST_SOCKET"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(asOther); path != "" {
+		callAsOther(path)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// host is what stands behind the socket: it keeps what it was asked for.
+type host struct {
+	asked  sandbox.Request
+	result *sandbox.Result
+	err    error
+	images []image.Image
+	builds []image.BuildOptions
+}
+
+func (h *host) Run(_ context.Context, r sandbox.Request) (*sandbox.Result, error) {
+	h.asked = r
+	return h.result, h.err
+}
+
+func (h *host) Runtimes(context.Context) ([]sandbox.RuntimeInfo, error) {
+	return []sandbox.RuntimeInfo{{Name: "bash"}}, h.err
+}
+
+func (h *host) List() ([]image.Image, error) { return h.images, h.err }
+
+func (h *host) Remove(_ context.Context, ref string) error {
+	for i, img := range h.images {
+		if img.Names[0] == ref {
+			h.images = append(h.images[:i:i], h.images[i+1:]...)
+			return nil
+		}
+	}
+	return image.ErrNotFound
+}
+
+func (h *host) Build(_ context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
+	h.builds = append(h.builds, o)
+	for i := range 3 {
+		p(image.Event{Step: i + 1, Steps: 3, Text: "step"})
+	}
+	return image.Image{Names: []string{o.Name}, Digest: "sha256:1"}, h.err
+}
+
+func (h *host) Pull(_ context.Context, ref string, p image.Progress) (image.Image, error) {
+	return image.Image{Names: []string{ref}}, h.err
+}
+
+func (h *host) Load(_ context.Context, path string, p image.Progress) ([]image.Image, error) {
+	return []image.Image{{Names: []string{path}}, {Names: []string{"b"}}}, h.err
+}
+
+// serve serves h and returns the socket's path.
+func serve(t *testing.T, h *host) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		Info:   func() Info { return Info{Version: "v", PID: 7} },
+		Runner: h, Images: h,
+		Sweep: func(context.Context) (int, error) { return 3, h.err },
+		Artifacts: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, r.Method+" "+r.URL.Path)
+		}),
+		ArtifactPrefix: "/files/", Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	return path
+}
+
+func dial(t *testing.T, path string) *Client {
+	t.Helper()
+	c, err := Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestCalls(t *testing.T) {
+	text := "kept"
+	h := &host{result: &sandbox.Result{
+		Success: true, Stdout: "out\n", OutputFiles: []sandbox.File{{Name: "a", Text: &text}},
+		Images: []sandbox.Image{{Name: "p.png", MIME: "image/png", Data: []byte{0, 1, 255}}},
+	}}
+	c := dial(t, serve(t, h))
+	ctx := t.Context()
+	request := sandbox.Request{Subject: access.Subject{ID: "somebody"}, Runtime: "bash", Script: "x",
+		Inputs: []sandbox.Input{{Name: "d/f", Data: []byte{0, 200}}}, Timeout: 90}
+	got, err := c.Run(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(h.result, got); d != "" {
+		t.Errorf("result (-sent +received):\n%s", d)
+	}
+	request.Subject = access.Owner // whatever a caller says it is
+	if d := cmp.Diff(request, h.asked); d != "" {
+		t.Errorf("request (-sent +received):\n%s", d)
+	}
+	if all, err := c.Runtimes(ctx); err != nil || len(all) != 1 || all[0].Name != "bash" {
+		t.Errorf("runtimes: %v, %v", all, err)
+	}
+	if n, err := c.Sweep(ctx); n != 3 || err != nil {
+		t.Errorf("sweep: %d, %v", n, err)
+	}
+	body, err := c.Artifact(ctx, "https://elsewhere.example/files/tok/a%20b.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if got, _ := io.ReadAll(body); string(got) != "GET /files/tok/a b.png" {
+		t.Errorf("the artifact handler saw %q", got)
+	}
+}
+
+func TestImages(t *testing.T) {
+	h := &host{images: []image.Image{{Names: []string{"ghcr.io/a/b:c"}}, {Names: []string{"mini"}}}}
+	c := dial(t, serve(t, h))
+	ctx := t.Context()
+	if err := c.RemoveImage(ctx, "ghcr.io/a/b:c"); err != nil {
+		t.Errorf("removing: %v", err)
+	}
+	if all, err := c.Images(ctx); err != nil || len(all) != 1 || all[0].Names[0] != "mini" {
+		t.Errorf("images: %v, %v", all, err)
+	}
+	var events []image.Event
+	o := image.BuildOptions{Name: "n", Containerfile: "/c", Args: map[string]string{"A": "b"}}
+	img, err := c.Build(ctx, o, func(e image.Event) { events = append(events, e) })
+	if err != nil || img.Digest != "sha256:1" || len(events) != 3 || events[2].Step != 3 {
+		t.Errorf("build: %+v, %v, %v", img, err, events)
+	}
+	if d := cmp.Diff([]image.BuildOptions{o}, h.builds); d != "" {
+		t.Errorf("build options (-sent +received):\n%s", d)
+	}
+	if all, err := c.Load(ctx, "/a.tar", func(image.Event) {}); err != nil || len(all) != 2 {
+		t.Errorf("load: %v, %v", all, err)
+	}
+}
+
+func TestErrorsKeepTheirKind(t *testing.T) {
+	h := &host{err: &sandbox.RequestError{Message: "timeout 900 s: the maximum is 300 s"}}
+	c := dial(t, serve(t, h))
+	_, err := c.Run(t.Context(), sandbox.Request{})
+	var request *sandbox.RequestError
+	if !errors.As(err, &request) || request.Message != "timeout 900 s: the maximum is 300 s" {
+		t.Errorf("a refusal became %#v", err)
+	}
+	h.err = errors.New("disk on fire")
+	if _, err := c.Run(t.Context(), sandbox.Request{}); err == nil || errors.As(err, &request) || err.Error() != "disk on fire" {
+		t.Errorf("a failure became %#v", err)
+	}
+	if _, err := c.Build(t.Context(), image.BuildOptions{}, func(image.Event) {}); err == nil || err.Error() != "disk on fire" {
+		t.Errorf("a failed build: %v", err)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	if _, err := Dial(t.Context(), filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no socket: %v, want os.ErrNotExist", err)
+	}
+	// What a killed server left is replaced.
+	path := filepath.Join(t.TempDir(), "s")
+	for range 2 {
+		l, err := Listen(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket: %v, %v; want mode 0660", info.Mode(), err)
+	}
+}
+
+// callAsOther makes every call and prints what came of it.
+func callAsOther(path string) {
+	ctx := context.Background()
+	c, err := Dial(ctx, path)
+	if err != nil {
+		fmt.Println("dial:", err)
+		return
+	}
+	nothing := func(image.Event) {}
+	_, run := c.Run(ctx, sandbox.Request{})
+	_, list := c.Images(ctx)
+	_, build := c.Build(ctx, image.BuildOptions{}, nothing)
+	_, pull := c.Pull(ctx, "x", nothing)
+	_, load := c.Load(ctx, "/etc/shadow", nothing)
+	_, gc := c.Sweep(ctx)
+	fmt.Println("run:", run)
+	fmt.Println("list:", list)
+	fmt.Println("build:", build)
+	fmt.Println("pull:", pull)
+	fmt.Println("load:", load)
+	fmt.Println("rm:", c.RemoveImage(ctx, "x"))
+	fmt.Println("gc:", gc)
+}
+
+// TestOtherUsers calls with the rights of another user: by the group's, what
+// it may and may not; without them, nothing at all.
+func TestOtherUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to call as another user")
+	}
+	h := &host{result: &sandbox.Result{}}
+	path := serve(t, h)
+	for dir := filepath.Dir(path); dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const group = 64001
+	if err := os.Chown(path, 0, group); err != nil {
+		t.Fatal(err)
+	}
+	call := func(gid uint32) string {
+		self, err := os.ReadFile("/proc/self/exe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := filepath.Join(filepath.Dir(path), fmt.Sprint("caller", gid))
+		if err := os.WriteFile(program, self, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(program)
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), asOther+"="+path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64000, Gid: gid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	const no = "this is for root and the user that the server runs as: use sudo"
+	want := "run: <nil>\nlist: <nil>\n"
+	for _, denied := range []string{"build", "pull", "load", "rm", "gc"} {
+		want += denied + ": " + no + "\n"
+	}
+	if d := cmp.Diff(want, call(group)); d != "" {
+		t.Errorf("a member of the group (-want +got):\n%s", d)
+	}
+	if got := call(64002); !strings.Contains(got, "permission denied") {
+		t.Errorf("somebody else: %s", got)
+	}
+	if len(h.builds) != 0 {
+		t.Errorf("a denied build was carried out: %v", h.builds)
+	}
+}
