@@ -282,7 +282,7 @@ func TestListRuntimes(t *testing.T) {
 		t.Fatalf("%v %v", err, res)
 	}
 	text := texts(res.Content)
-	for _, want := range []string{"python: Python, version 3.", "bash: Bash, version 5.", "gnuplot: gnuplot, version gnuplot 6", "numpy 2.", "matplotlib 3.", "memory 2048 MiB, 2 CPUs, 512 processes"} {
+	for _, want := range []string{"python: Python, version 3.", "bash: Bash, version 5.", "gnuplot: gnuplot, version 6", "numpy 2.", "matplotlib 3.", "memory 2048 MiB, 2 CPUs, 512 processes"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
