@@ -115,7 +115,7 @@ func cgroupLimits(t *testing.T, pid int) map[string]float64 {
 func TestFault23DiskFill(t *testing.T) {
 	s := startServer(t, "BELLJAR_DISK=128MiB", "BELLJAR_TMP=48MiB", "BELLJAR_MEMORY=512MiB")
 	for _, dir := range []string{"/", "/sandbox", "/sandbox/output", "/var/tmp", "/tmp"} {
-		t.Run(strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-"), func(t *testing.T) {
+		t.Run("in "+dir, func(t *testing.T) {
 			before := diskUsed(t, s.state)
 			r := s.succeed(t, "python", fmt.Sprintf(`
 import errno, os

@@ -140,6 +140,27 @@ func TestSecondServerIsRefused(t *testing.T) {
 	}
 }
 
+// TestImageInUseStays: an image is not taken away under a sandbox.
+func TestImageInUseStays(t *testing.T) {
+	s := startServer(t)
+	held, release := holdRun(t, s)
+	if _, errs, code := output(t, s.state, "", "image", "rm", "mini"); code != 1 || !strings.Contains(errs, "in use") {
+		t.Errorf("removing it: %d %s", code, errs)
+	}
+	s.succeed(t, "bash", "true")
+	release()
+	if r := <-held; r == nil || r.Stdout != "begun\nended\n" {
+		t.Errorf("the run: %s", r)
+	}
+	s.settled(t)
+	if out, errs, code := output(t, s.state, "", "image", "rm", "mini"); code != 0 {
+		t.Errorf("removing it afterwards: %d %s%s", code, out, errs)
+	}
+	if text := s.refused(t, "bash", "true"); !strings.Contains(text, `the image "mini" is not there yet`) {
+		t.Errorf("a run without its image: %s", text)
+	}
+}
+
 // TestCommandsWhileTheServerComesAndGoes: commands that find the server
 // dead, starting or ending either work or say what is the matter; a server
 // that has started works, and its sandboxes are its own.
