@@ -23,8 +23,9 @@ type job struct {
 	timeout        time.Duration
 	started        time.Time
 	stdout, stderr *output
-	supervisor     *child   // its end means that nothing of the job is left
-	control        *os.File // to the supervisor
+	supervisor     *child        // its end means that nothing of the job is left
+	control        *os.File      // to the supervisor
+	running        chan struct{} // closed when pid is known
 	exited         chan struct{}
 
 	mu       sync.Mutex
@@ -87,7 +88,7 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 		return nil, err
 	}
 	theirs = append(theirs, stdin)
-	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), exited: make(chan struct{})}
+	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), running: make(chan struct{}), exited: make(chan struct{})}
 	var ends [2]*os.File
 	for i, o := range []**output{&j.stdout, &j.stderr} {
 		if *o, ends[i], err = newOutput(spec.Keep); err != nil {
@@ -183,10 +184,11 @@ func (s *Server) follow(j *job, o order) {
 				end = s.lost(j)
 			case r.Exit != nil:
 				end = r.Exit
-			default:
+			case r.PID > 1 && j.pid == 0: // written by this goroutine only
 				j.mu.Lock()
 				j.pid = r.PID
 				j.mu.Unlock()
+				close(j.running)
 			}
 		case <-timeout.C:
 			end = &outcome{Code: 124, timedOut: true}
@@ -233,7 +235,9 @@ func (j *job) converse(o order) <-chan report {
 }
 
 // lost is for a supervisor that ended without saying how its command did. The
-// command cannot be watched any more, so it ends as well.
+// command cannot be watched any more, so it ends as well. As process 1 the
+// agent finds all that it started; elsewhere, what the command's session tells
+// if the supervisor lived long enough to name it.
 func (s *Server) lost(j *job) *outcome {
 	s.children.kill(j.supervisor)
 	<-j.supervisor.done
@@ -244,12 +248,12 @@ func (s *Server) lost(j *job) *outcome {
 	if killed {
 		return end
 	}
-	end.Error = "the process that watched over the job was killed"
-	err := error(nil)
+	end.Error = "the process that watched over the job ended: " + describe(j.supervisor.status)
+	var err error
 	if s.children.init {
 		err = s.endStrays()
 	} else if pid != 0 {
-		err = endAll(func() (int, bool, error) { return endRound(session(pid)) }, false)
+		err = endAll(0, func() (bool, error) { return endRound(session(pid)) })
 	}
 	if err != nil {
 		end.Error += "; " + err.Error()
@@ -261,7 +265,7 @@ func (s *Server) lost(j *job) *outcome {
 // no more.
 func (s *Server) endStrays() error {
 	strays := func(all []proc) []proc { return below(1, s.children.pids())(all) }
-	return endAll(func() (int, bool, error) { return endRound(strays) }, true)
+	return endAll(1, func() (bool, error) { return endRound(strays) })
 }
 
 // end kills everything that a job started and returns when it is gone.
@@ -277,11 +281,15 @@ func (s *Server) end(j *job) error {
 		<-j.supervisor.done
 		return s.endStrays()
 	}
-	return endAll(func() (found int, gone bool, err error) {
+	every := 0
+	if s.children.init {
+		every = chaseRounds
+	}
+	return endAll(every, func() (gone bool, err error) {
 		// The supervisor ends with the last of its descendants.
-		gone = !s.children.hold(j.supervisor, func() { found, _, err = endRound(below(j.supervisor.pid, nil)) })
-		return found, gone, err
-	}, s.children.init)
+		gone = !s.children.hold(j.supervisor, func() { _, err = endRound(below(j.supervisor.pid, nil)) })
+		return gone, err
+	})
 }
 
 // signal sends a signal to a job's process group, or ends all of it.
@@ -299,9 +307,13 @@ func (s *Server) signal(j *job, sig syscall.Signal) error {
 	if sig <= 0 || sig > 64 {
 		return fmt.Errorf("signal %d does not exist", sig)
 	}
+	select {
+	case <-j.running: // the command may have made itself known before
+	case <-j.exited:
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.outcome != nil || j.pid == 0 {
+	if j.outcome != nil {
 		return errors.New("the job does not run")
 	}
 	return syscall.Kill(-j.pid, sig)

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -60,9 +62,13 @@ func NewServer(opts Options) *Server {
 	if opts.Env == nil {
 		opts.Env = os.Environ()
 	}
+	children := newChildren()
+	if children.init {
+		reserveThreads(12) // for it must outlive a fork bomb
+	}
 	return &Server{
 		opts:     opts,
-		children: newChildren(),
+		children: children,
 		previews: make(chan struct{}, 2),
 		jobs:     map[string]*job{},
 		live:     map[*job]bool{},
@@ -78,13 +84,13 @@ func (s *Server) Close() {
 	for c := range s.conns {
 		c.Close()
 	}
-	var jobs []*job
-	for j := range s.live {
-		jobs = append(jobs, j)
-	}
+	jobs := slices.Collect(maps.Values(s.jobs))
 	s.mu.Unlock()
 	for _, j := range jobs {
 		s.signal(j, syscall.SIGKILL)
+		// Should something have got away, nobody waits for what it writes.
+		j.stdout.pipe.Close()
+		j.stderr.pipe.Close()
 	}
 	s.work.Wait()
 	s.children.close()

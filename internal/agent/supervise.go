@@ -26,11 +26,13 @@ const (
 // again for its helper processes. In a helper, RunHelper does the work and
 // exits; otherwise it returns at once.
 func RunHelper() {
+	// syscall.Exit, since a helper has nothing to tell to those who hook into
+	// os.Exit, some of which take their time.
 	switch os.Args[0] {
 	case superviseName:
-		os.Exit(supervise(os.NewFile(3, "control")))
+		syscall.Exit(supervise(os.NewFile(3, "control")))
 	case previewName:
-		os.Exit(previewHelper(os.Args[1:], os.Stdin, os.Stdout))
+		syscall.Exit(previewHelper(os.Args[1:], os.Stdin, os.Stdout))
 	}
 }
 
@@ -69,7 +71,7 @@ func supervise(control *os.File) int {
 	// caught, not ignored, since a command would inherit being ignored.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPIPE)
-	reserveThreads(2)
+	reserveThreads(3)
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err != nil {
 		return 1
@@ -175,6 +177,14 @@ func lookPath(name string, env []string) (string, error) {
 		}
 	}
 	return "", found
+}
+
+// describe says in words how a process ended.
+func describe(status syscall.WaitStatus) string {
+	if status.Signaled() {
+		return status.Signal().String()
+	}
+	return fmt.Sprintf("exit code %d", status.ExitStatus())
 }
 
 // ending translates a wait status as a shell does.

@@ -9,17 +9,18 @@ import (
 // so that later, when a script has used up the sandbox's processes, it need
 // not start one: it could not, and would crash.
 func reserveThreads(n int) {
-	var started sync.WaitGroup
+	var started, ended sync.WaitGroup
 	started.Add(n)
 	release := make(chan struct{})
 	for range n {
-		go func() {
+		ended.Go(func() {
 			runtime.LockOSThread()
 			started.Done()
 			<-release
 			runtime.UnlockOSThread()
-		}()
+		})
 	}
 	started.Wait()
 	close(release)
+	ended.Wait() // until then, the threads serve nobody else
 }

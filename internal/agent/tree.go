@@ -120,8 +120,8 @@ const (
 	// endPatience is how long ending processes may take. It is long since a
 	// process in the middle of a write to a slow disk ends after that.
 	endPatience = 10 * time.Second
-	// chaseRounds is how often single processes are chased before, as
-	// process 1, the whole sandbox is held still for a moment.
+	// chaseRounds is how often single processes are chased until, as process
+	// 1, the whole sandbox is held still for a moment.
 	chaseRounds = 5
 	// maxPasses bounds one round against processes that follow each other
 	// faster than they can be stopped.
@@ -130,18 +130,18 @@ const (
 
 var errUnending = errors.New("some processes could not be ended")
 
-// endAll repeats round, which kills what it finds and says how much that was
-// and whether all is gone, until it is.
-func endAll(round func() (found int, gone bool, err error), init bool) error {
+// endAll repeats round, which kills what it finds and says whether all is
+// gone, until it is. Every so many rounds, never if 0, the whole sandbox is
+// held still meanwhile, which only process 1 can do: reading the process table
+// takes longer than some processes live, and so may miss a chain of them.
+func endAll(every int, round func() (gone bool, err error)) error {
 	deadline := time.Now().Add(endPatience)
-	for n, found := 0, 0; ; n++ {
-		still := init && n >= chaseRounds && found > 0
+	for n := 1; ; n++ {
+		still := every > 0 && n%every == 0
 		if still {
 			syscall.Kill(-1, syscall.SIGSTOP)
 		}
-		var gone bool
-		var err error
-		found, gone, err = round()
+		gone, err := round()
 		if still {
 			syscall.Kill(-1, syscall.SIGCONT)
 		}
@@ -158,12 +158,12 @@ func endAll(round func() (found int, gone bool, err error), init bool) error {
 // endRound stops what is selected until there is nothing new, so that none
 // can fork a successor between being found and being killed, then kills it.
 // A stopped process cannot end by itself, so no pid changes hands meanwhile.
-func endRound(sel selector) (found int, gone bool, err error) {
+func endRound(sel selector) (gone bool, err error) {
 	stopped := map[int]bool{}
 	for pass := 0; ; pass++ {
 		all, err := processes()
 		if err != nil {
-			return 0, false, fmt.Errorf("reading the process table: %w", err)
+			return false, fmt.Errorf("reading the process table: %w", err)
 		}
 		procs := slices.DeleteFunc(sel(all), func(p proc) bool { return !p.alive() })
 		fresh := false
@@ -179,6 +179,6 @@ func endRound(sel selector) (found int, gone bool, err error) {
 		for _, p := range procs {
 			syscall.Kill(p.pid, syscall.SIGKILL)
 		}
-		return len(procs), len(procs) == 0, nil
+		return len(procs) == 0, nil
 	}
 }

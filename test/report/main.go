@@ -20,6 +20,7 @@ type event struct {
 
 func main() {
 	output := map[string][]string{} // by package and test
+	blamed := map[string]bool{}     // packages of which a test failed
 	var passed, failed, skipped int
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
@@ -42,8 +43,11 @@ func main() {
 			continue
 		}
 		if e.Test == "" {
+			if e.Action == "skip" {
+				continue // a package without tests
+			}
 			fmt.Printf("%-5s %-40s %6.1f s\n", e.Action, e.Package, e.Elapsed)
-			if e.Action == "fail" {
+			if e.Action == "fail" && !blamed[e.Package] { // it did not build, say
 				failed++
 				fmt.Print(strings.Join(output[key], ""))
 			}
@@ -57,6 +61,7 @@ func main() {
 			fmt.Printf("skipped %s: %s", key, strings.Join(output[key], "  "))
 		case "fail":
 			failed++
+			blamed[e.Package] = true
 			fmt.Printf("FAILED %s\n%s", key, strings.Join(output[key], ""))
 		}
 		delete(output, key)
