@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,10 +39,17 @@ func leftovers(state string, server int) []string {
 	for _, dir := range cgroupsOf(state) {
 		left = append(left, "cgroup "+dir)
 	}
+	group := "/belljar/" + read(filepath.Join(state, "native/id")) + "/"
 	for _, p := range processes() {
+		// What has ended and whose parent is not the server, that parent has
+		// to reap.
+		if p.pid == server || p.pid == os.Getpid() || p.dead && p.parent != server {
+			continue
+		}
 		switch {
-		case p.pid == server || p.pid == os.Getpid():
-		case ours(state, p.user), strings.Contains(p.command, state):
+		// After the server's end its window of user ids may be another's.
+		case server != 0 && ours(state, p.user), strings.Contains(p.command, state),
+			strings.Contains(read(fmt.Sprintf("/proc/%d/cgroup", p.pid)), group):
 			left = append(left, p.String())
 		case strings.Contains(read(fmt.Sprintf("/proc/%d/mountinfo", p.pid)), state):
 			left = append(left, "mount seen by "+p.String())
@@ -71,8 +79,9 @@ func cgroupsOf(state string) []string {
 
 // process is a process of the host.
 type process struct {
-	pid, user int
-	command   string
+	pid, parent, user int
+	dead              bool // and not reaped
+	command           string
 }
 
 func (p process) String() string {
@@ -82,13 +91,21 @@ func (p process) String() string {
 func processes() []process {
 	var all []process
 	for _, dir := range glob("/proc/[0-9]*") {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		_, after, ok := strings.Cut(read(dir+"/status"), "\nUid:")
-		if err != nil || !ok {
+		p := process{command: strings.ReplaceAll(read(dir+"/cmdline"), "\x00", " ")}
+		status := read(dir + "/status")
+		field := func(name string) (value string) {
+			_, after, _ := strings.Cut(status, "\n"+name+":")
+			fmt.Sscan(after, &value)
+			return value
+		}
+		var errs [3]error
+		p.pid, errs[0] = strconv.Atoi(filepath.Base(dir))
+		p.parent, errs[1] = strconv.Atoi(field("PPid"))
+		p.user, errs[2] = strconv.Atoi(field("Uid"))
+		if errors.Join(errs[:]...) != nil {
 			continue // ended meanwhile
 		}
-		p := process{pid: pid, command: strings.ReplaceAll(read(dir+"/cmdline"), "\x00", " ")}
-		fmt.Sscan(after, &p.user)
+		p.dead = field("State") == "Z"
 		all = append(all, p)
 	}
 	return all

@@ -120,8 +120,9 @@ func (a *app) close() error {
 // mount returns what the public listener serves.
 func (a *app) mount() *web.Server {
 	s := a.mountLinks()
-	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), maxRequest(a.cfg.InputBytes)),
-		s.Local(), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
+	most := maxRequest(a.cfg.InputBytes)
+	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), most),
+		s.Local(), s.Budget(2*most), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
 	return s
 }
 

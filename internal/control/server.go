@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +29,10 @@ type Server struct {
 	Artifacts http.Handler // mounted at ArtifactPrefix
 	// ArtifactPrefix is the artifacts' path, with slashes around it.
 	ArtifactPrefix string
-	Log            *slog.Logger
+	// Grace is how long Serve waits for calls under way; 10 s if zero. It
+	// then ends them, and waits as long again at most.
+	Grace time.Duration
+	Log   *slog.Logger
 }
 
 // Listen makes the socket, replacing one that a killed process left. Only the
@@ -47,11 +52,14 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then waits for calls under way. It
-// closes l.
+// Serve answers on l until ctx ends, then waits for calls under way, but no
+// longer than twice the grace. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	srv := &http.Server{
-		Handler: s.handler(),
+		Handler:     s.handler(),
+		BaseContext: func(net.Listener) context.Context { return calls },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, peerOf(c))
 		},
@@ -60,7 +68,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		srv.Shutdown(context.WithoutCancel(ctx))
+		if s.shutdown(srv) {
+			return
+		}
+		cancel()
+		if !s.shutdown(srv) {
+			srv.Close()
+		}
 	})
 	err := srv.Serve(l)
 	if errors.Is(err, http.ErrServerClosed) {
@@ -69,6 +83,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	stop()
 	return err
+}
+
+// shutdown reports whether the calls under way ended within the grace.
+func (s *Server) shutdown(srv *http.Server) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.Grace, 10*time.Second))
+	defer cancel()
+	return srv.Shutdown(ctx) == nil
 }
 
 func (s *Server) handler() http.Handler {

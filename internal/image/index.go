@@ -36,6 +36,9 @@ type cached struct {
 	Layer string `json:"layer"`
 }
 
+// damaged says what to do about an index that cannot be read.
+const damaged = "move the images directory away and build or pull the images again"
+
 func readIndex(path string) (index, error) {
 	var x index
 	data, err := os.ReadFile(path)
@@ -44,7 +47,7 @@ func readIndex(path string) (index, error) {
 	}
 	if err == nil {
 		if err := json.Unmarshal(data, &x); err != nil {
-			return x, fmt.Errorf("reading %s: %w", path, err)
+			return x, fmt.Errorf("reading %s: %w (%s)", path, err, damaged)
 		}
 	}
 	if x.Images == nil {
@@ -55,7 +58,7 @@ func readIndex(path string) (index, error) {
 	}
 	for digest, img := range x.Images {
 		if img == nil || !fullDigest.MatchString(digest) || img.Digest != digest {
-			return x, fmt.Errorf("reading %s: entry %q is damaged", path, digest)
+			return x, fmt.Errorf("reading %s: entry %q is damaged (%s)", path, digest, damaged)
 		}
 	}
 	return x, nil

@@ -50,6 +50,8 @@ func addRunScript(s *mcp.Server, o Options) {
 		if limit == 0 {
 			limit = o.DefaultTimeout
 		}
+		ctx, cancel := whileAnswerable(ctx)
+		defer cancel()
 		end := keepPosted(ctx, req, o.ProgressEvery, limit)
 		res, err := o.Backend.Run(ctx, r)
 		end()

@@ -94,12 +94,32 @@ func Handler(s *mcp.Server, maxBody int64) http.Handler {
 	if maxBody == 0 {
 		maxBody = MaxBody
 	}
-	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
+	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
 		Stateless:                    true,
 		DisableLocalhostProtection:   true,
 		PropagateRequestCancellation: true,
 		MaxRequestBodyBytes:          maxBody,
 	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		h.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestKey{}, ctx)))
+	})
+}
+
+type requestKey struct{}
+
+// whileAnswerable returns a context that ends with the HTTP request of a call
+// as well. The SDK sees to that for clients of the newest protocol only; older
+// ones could come back for an answer if there were sessions, which there are
+// not. A run that nobody can hear of would only take a place.
+func whileAnswerable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	request, ok := ctx.Value(requestKey{}).(context.Context)
+	if !ok {
+		return ctx, cancel // not over HTTP
+	}
+	stop := context.AfterFunc(request, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // failure is the result of a call that could not be carried out. Of an

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -236,31 +237,35 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// A client that goes away ends its call.
+// A client that goes away ends its call, whatever its protocol.
 func TestDisconnectCancels(t *testing.T) {
-	b := newEchoBackend()
-	srv := serve(t, New(testOptions(b)))
-	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: srv.URL}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-b.hanging
-		cancel()
-	}()
-	if _, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "run_script", Arguments: map[string]any{"runtime": "echo", "script": "hang"}}); err == nil {
-		t.Error("the call ended without an error")
-	}
-	select {
-	case err := <-b.ended:
-		if err != context.Canceled {
-			t.Errorf("the run ended with %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the run goes on without a client")
+	for _, version := range []string{legacy, modern} {
+		t.Run(version, func(t *testing.T) {
+			b := newEchoBackend()
+			srv := serve(t, New(testOptions(b)))
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-b.hanging
+				cancel()
+			}()
+			args := map[string]any{"runtime": "echo", "script": "hang"}
+			req := request(t, srv.URL, version, "tools/call", map[string]any{"name": "run_script", "arguments": args})
+			if resp, err := http.DefaultClient.Do(req.WithContext(ctx)); err == nil {
+				_, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err == nil {
+					t.Error("the call was answered")
+				}
+			}
+			select {
+			case err := <-b.ended:
+				if err != context.Canceled {
+					t.Errorf("the run ended with %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the run goes on without a client")
+			}
+		})
 	}
 }
 

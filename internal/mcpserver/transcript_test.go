@@ -48,6 +48,28 @@ const (
 // and returns the status and the JSON-RPC answer.
 func post(t *testing.T, url, version, method string, params map[string]any) (int, string) {
 	t.Helper()
+	res, err := http.DefaultClient.Do(request(t, url, version, method, params))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var answer strings.Builder
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if res.Header.Get("Content-Type") != "text/event-stream" {
+			answer.WriteString(line)
+		} else if data, ok := strings.CutPrefix(line, "data: "); ok {
+			answer.WriteString(data)
+		}
+	}
+	return res.StatusCode, answer.String()
+}
+
+// request is a call as a client of that version makes it.
+func request(t *testing.T, url, version, method string, params map[string]any) *http.Request {
+	t.Helper()
 	if params = maps.Clone(params); params == nil {
 		params = map[string]any{}
 	}
@@ -77,23 +99,7 @@ func post(t *testing.T, url, version, method string, params map[string]any) (int
 		t.Fatal(err)
 	}
 	req.Header = header
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var answer strings.Builder
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if res.Header.Get("Content-Type") != "text/event-stream" {
-			answer.WriteString(line)
-		} else if data, ok := strings.CutPrefix(line, "data: "); ok {
-			answer.WriteString(data)
-		}
-	}
-	return res.StatusCode, answer.String()
+	return req
 }
 
 // golden compares got with a file of testdata.

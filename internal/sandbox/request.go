@@ -164,6 +164,9 @@ func (m *Manager) explain(err error, image string) error {
 	case errors.As(err, &full):
 		m.o.Log.Warn("the host is too full for another sandbox", "err", err)
 		return refuse("the server is short of room (%d MiB free, %d MiB must stay free), so nothing was run; try again later, or ask its operator to make room", full.Free>>20, full.Need>>20)
+	case errors.Is(err, engine.ErrNotRunning):
+		m.o.Log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)
+		return refuse("nothing was run: a sandbox of the image %q ends as soon as it begins; the image may have a link or a file where /sandbox, /run or /var should be a directory", image)
 	case errors.Is(err, engine.ErrNoImage) && image == m.o.Image:
 		return refuse("the image %q is not there yet; build it on the server: belljar image build -f images/Containerfile.%s %s", image, image, image)
 	case errors.Is(err, engine.ErrNoImage):

@@ -219,6 +219,8 @@ func (m *Manager) judge(ctx context.Context, b *box, p plan, s agent.JobStatus, 
 		res.Error = fmt.Sprintf("%s could not be started in the image %q: %s", p.runtime.Argv[0], p.image, clip(s.Error))
 	case m.oomKilled(ctx, b):
 		res.Error = m.oomText(res)
+	case s.Error != "":
+		res.Error = "the sandbox says: " + clip(s.Error)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -269,5 +270,39 @@ func TestQueue(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// An image whose sandboxes cannot live is the operator's to mend, and the
+// caller hears of it in words.
+func TestSandboxEndsAtOnce(t *testing.T) {
+	b := newBench(t, func(o *Options) {
+		o.Engine = &faultyEngine{Engine: o.Engine, connect: func(context.Context, string) (net.Conn, error) {
+			return nil, engine.ErrNotRunning
+		}}
+	})
+	_, err := b.Run(t.Context(), bash("true"))
+	var refused *RequestError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Message, `image "mini" ends as soon as it begins`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Fault 22: where the operator asked for strictness, nothing runs without its
+// limits.
+func TestStrict(t *testing.T) {
+	b := newBench(t, func(o *Options) { o.Strict = true })
+	_, err := b.Run(t.Context(), bash("true"))
+	var refused *RequestError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "does not enforce memory (not enforced: this engine is for tests), cpus") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A script that kills what watches over it is told what came of it.
+func TestKilledSupervisor(t *testing.T) {
+	res := newBench(t).must(t, bash("kill -9 $PPID; sleep 1000"))
+	if res.Success || !strings.HasPrefix(res.Error, "the sandbox says: ") {
+		t.Errorf("got %+v", res)
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	_ "modernc.org/sqlite" // the driver named "sqlite"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // maxReaders bounds the connections that read at the same time.
@@ -43,6 +44,9 @@ var ErrNewer = errors.New("the database is newer than this program")
 func Open(ctx context.Context, path string) (*DB, error) {
 	db, err := open(ctx, path)
 	if err != nil {
+		if code := new(sqlite.Error); errors.As(err, &code) && (code.Code() == sqlite3.SQLITE_NOTADB || code.Code() == sqlite3.SQLITE_CORRUPT) {
+			err = fmt.Errorf("%w (move it away to start with an empty one: links given so far are then no longer served)", err)
+		}
 		return nil, fmt.Errorf("opening database %s: %w", path, err)
 	}
 	return db, nil

@@ -119,7 +119,7 @@ func TestNoDatabase(t *testing.T) {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "move it away") {
 		t.Errorf("Open = %v", err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, text) {

@@ -225,16 +225,16 @@ func (c cgroups) of(pid int) (membership, error) {
 func (c cgroups) receipt(m membership, asked engine.Limits) engine.Receipt {
 	var r engine.Receipt
 	if c.v2() {
-		r.Memory = held(readNumber(m.v2, "memory.max"), float64(asked.Memory))
-		r.Memory.Note = swapNote(readNumber(m.v2, "memory.swap.max") == 0)
+		r.Memory = noted(held(readNumber(m.v2, "memory.max"), float64(asked.Memory)),
+			swapNote(readNumber(m.v2, "memory.swap.max") == 0))
 		r.PIDs = held(readNumber(m.v2, "pids.max"), float64(asked.PIDs))
 		quota, period, _ := strings.Cut(readWord(m.v2, "cpu.max"), " ")
 		r.CPUs = held(number(quota)/number(period), asked.CPUs)
 		return r
 	}
 	memory := readNumber(m.dir["memory"], "memory.limit_in_bytes")
-	r.Memory = held(memory, float64(asked.Memory))
-	r.Memory.Note = swapNote(readNumber(m.dir["memory"], "memory.memsw.limit_in_bytes") == memory)
+	r.Memory = noted(held(memory, float64(asked.Memory)),
+		swapNote(readNumber(m.dir["memory"], "memory.memsw.limit_in_bytes") == memory))
 	r.PIDs = held(readNumber(m.dir["pids"], "pids.max"), float64(asked.PIDs))
 	r.CPUs = held(readNumber(m.dir["cpu"], "cpu.cfs_quota_us")/readNumber(m.dir["cpu"], "cpu.cfs_period_us"), asked.CPUs)
 	return r
@@ -263,6 +263,14 @@ func held(got, asked float64) engine.Limit {
 		return engine.Limit{Value: got, Enforced: true}
 	}
 	return engine.Limit{Value: asked, Note: "the kernel does not hold this limit here"}
+}
+
+// noted says more about a limit that is held; one that is not says so itself.
+func noted(l engine.Limit, note string) engine.Limit {
+	if l.Enforced {
+		l.Note = note
+	}
+	return l
 }
 
 func swapNote(counted bool) string {

@@ -45,8 +45,8 @@ func (e *Engine) readBack(p *process, asked engine.Limits) (engine.Receipt, erro
 	if err := unix.Fstatfs(int(root.Fd()), &disk); err != nil {
 		return r, err
 	}
-	r.Disk = held(float64(disk.Blocks)*float64(disk.Bsize), float64(asked.Disk))
-	r.Disk.Note = "the root filesystem, /sandbox included, without what the filesystem itself takes"
+	r.Disk = noted(held(float64(disk.Blocks)*float64(disk.Bsize), float64(asked.Disk)),
+		"the root filesystem, /sandbox included, without what the filesystem itself takes")
 	r.Inodes = held(float64(disk.Files), float64(asked.Inodes)+inodeSlack)
 	// Nothing in a path below a sandbox's root is to be trusted.
 	fd, err := unix.Openat2(int(root.Fd()), "tmp", &unix.OpenHow{
@@ -60,8 +60,8 @@ func (e *Engine) readBack(p *process, asked engine.Limits) (engine.Receipt, erro
 	if err := unix.Fstatfs(fd, &tmp); err != nil {
 		return r, err
 	}
-	r.Tmp = held(float64(tmp.Blocks)*float64(tmp.Bsize), float64(asked.Tmp))
-	r.Tmp.Note = "memory: its pages count in the memory limit"
+	r.Tmp = noted(held(float64(tmp.Blocks)*float64(tmp.Bsize), float64(asked.Tmp)),
+		"memory: its pages count in the memory limit")
 	return r, nil
 }
 

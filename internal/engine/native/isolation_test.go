@@ -168,6 +168,35 @@ func TestHostDoesNotShow(t *testing.T) {
 	}
 }
 
+// TestOwnCgroupShows looks at /sys/fs/cgroup, from which programs take the size
+// of their heaps and pools: it shows the sandbox's own group or, in version 1,
+// nothing.
+func TestOwnCgroupShows(t *testing.T) {
+	for _, runtime := range candidates {
+		t.Run(runtime, func(t *testing.T) {
+			needRuntime(t, runtime)
+			s := newSubject(t, options(t.TempDir(), runtime))
+			c := start(t, s, "inside", nil)
+			start(t, s, "other", nil)
+			if !e(s).cg.v2() {
+				if got := enginetest.Output(t, c, "ls -A /sys/fs/cgroup"); got != "" {
+					t.Errorf("/sys/fs/cgroup shows %q", got)
+				}
+				return
+			}
+			l := enginetest.Limits()
+			want := fmt.Sprintf("%d\n0\n%d\n%d 100000\n", l.Memory, l.PIDs, int64(l.CPUs*100_000))
+			if got := enginetest.Output(t, c, "cd /sys/fs/cgroup; cat memory.max memory.swap.max pids.max cpu.max"); got != want {
+				t.Errorf("limits inside: %q, want %q", got, want)
+			}
+			// Its processes have numbers there, those of others would show as 0.
+			if got := enginetest.Output(t, c, "cd /sys/fs/cgroup; head -n 1 cgroup.procs; grep -cx 0 cgroup.procs; find . -type d; cat /proc/self/cgroup"); got != "1\n0\n.\n0::/\n" {
+				t.Errorf("groups inside: %q", got)
+			}
+		})
+	}
+}
+
 func e(s *enginetest.Subject) *Engine { return s.Engine.(*Engine) }
 
 func TestMemoryLimit(t *testing.T) {

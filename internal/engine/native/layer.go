@@ -40,7 +40,7 @@ func (l *layers) template(bytes, inodes int64) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	path := filepath.Join(l.dir, fmt.Sprintf("ext4-%d-%d", bytes, inodes))
-	if _, err := os.Stat(path); err == nil {
+	if info, err := os.Stat(path); err == nil && info.Size() == bytes {
 		return path, nil
 	}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {

@@ -94,6 +94,14 @@ func needRoot(t *testing.T) {
 	}
 }
 
+func needRuntime(t *testing.T, name string) {
+	t.Helper()
+	needRoot(t)
+	if _, err := exec.LookPath(sbin(name)); err != nil {
+		t.Skipf("needs %s", name)
+	}
+}
+
 func options(dir, runtime string) Options {
 	o := Options{Dir: dir, Images: images{}, Agent: fixture.agent, Runtime: runtime}
 	if testing.Verbose() {
@@ -138,8 +146,8 @@ func wantNothingLeft(t *testing.T, e *Engine) {
 			t.Error(err)
 		}
 		for _, entry := range entries {
-			if entry.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter
-				continue
+			if entry.Name() == ".cache" {
+				continue // crun's compiled system call filter, one for all
 			}
 			t.Errorf("left in %s: %s", dir, entry.Name())
 		}
@@ -194,12 +202,9 @@ func users(t *testing.T) map[int]uint32 {
 }
 
 func TestContract(t *testing.T) {
-	needRoot(t)
 	for _, runtime := range candidates {
 		t.Run(runtime, func(t *testing.T) {
-			if _, err := exec.LookPath(sbin(runtime)); err != nil {
-				t.Skipf("needs %s", runtime)
-			}
+			needRuntime(t, runtime)
 			enginetest.Run(t, func(t *testing.T) *enginetest.Subject {
 				return newSubject(t, options(t.TempDir(), runtime))
 			})

@@ -126,6 +126,9 @@ func (e *Engine) chooseRuntime(ctx context.Context, wanted string) (ociRuntime, 
 			e.log.Info("OCI runtime chosen", "runtime", r.version, "path", r.path)
 			return r, nil
 		}
+		if errors.Is(err, unix.ENOSPC) {
+			return ociRuntime{}, fmt.Errorf("the disk at %s is full: %w", e.dir, err)
+		}
 		errs = append(errs, err)
 		e.log.Warn("OCI runtime passed over", "runtime", name, "reason", err)
 	}

@@ -1,0 +1,164 @@
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
+)
+
+// TestBothEras: clients of the 2026-07-28 protocol, and those that begin
+// with initialize, see the same tools and results.
+func TestBothEras(t *testing.T) {
+	s := sharedServer(t)
+	for _, version := range []string{modern, legacy, "2025-06-18", "2025-03-26"} {
+		t.Run(version, func(t *testing.T) {
+			session, err := connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.url}, version)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer session.Close()
+			if got := session.InitializeResult(); got.ProtocolVersion != version || got.ServerInfo.Name != "belljar" || got.Instructions == "" {
+				t.Errorf("negotiated %+v", got)
+			}
+			checkSession(t, session)
+		})
+	}
+}
+
+// checkSession lists the tools and runs a script that draws a picture.
+func checkSession(t *testing.T, session *mcp.ClientSession) *result {
+	t.Helper()
+	tools, err := session.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, tool := range tools.Tools {
+		names = append(names, tool.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"list_runtimes", "run_script"}) {
+		t.Errorf("tools: %v", names)
+	}
+	res, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "run_script", Arguments: args{
+		"runtime": "gnuplot", "script": "set terminal pngcairo size 640,480\nset output 'output/sine.png'\nplot sin(x)\nprint 6*7",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := readResult(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Success || r.Stderr != "42\n" || len(r.images()) != 1 || r.links()["sine.png"] == nil {
+		t.Errorf("%s", r)
+	}
+	if w, h := size(t, download(t, r.file(t, "sine.png"))); w != 640 || h != 480 {
+		t.Errorf("the picture is %d × %d", w, h)
+	}
+	return r
+}
+
+// The official Inspector, and the Node.js that it needs.
+var inspectorPackages = []string{"@modelcontextprotocol/inspector@2.12.0", "node@24.21.0"}
+
+// TestInspector: the official Inspector lists the tools and runs a script in
+// both eras of the protocol.
+func TestInspector(t *testing.T) {
+	s := sharedServer(t)
+	dir := installInspector(t)
+	inspect := func(era string, arguments ...string) []byte {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules/.bin/mcp-inspector"),
+			append([]string{"--cli", "--server-url", s.url, "--transport", "http", "--protocol-era", era}, arguments...)...)
+		cmd.Dir = t.TempDir()
+		cmd.Env = environ("HOME="+t.TempDir(), "PATH="+filepath.Join(dir, "node_modules/node/bin")+":"+os.Getenv("PATH"))
+		out, err := cmd.Output()
+		if err != nil {
+			var exit *exec.ExitError
+			errors.As(err, &exit)
+			t.Fatalf("mcp-inspector %q: %v\n%s%s", cmd.Args, err, out, exit.Stderr)
+		}
+		return out
+	}
+	for _, era := range []string{"modern", "legacy"} {
+		var list struct {
+			Tools []struct {
+				Name                      string
+				InputSchema, OutputSchema struct{ Type string }
+			}
+		}
+		if err := json.Unmarshal(inspect(era, "--method", "tools/list"), &list); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, tool := range list.Tools {
+			names = append(names, tool.Name)
+			if tool.InputSchema.Type != "object" || tool.OutputSchema.Type != "object" {
+				t.Errorf("%s: a schema of %s is missing", era, tool.Name)
+			}
+		}
+		if slices.Sort(names); !slices.Equal(names, []string{"list_runtimes", "run_script"}) {
+			t.Errorf("%s: tools %v", era, names)
+		}
+		out := inspect(era, "--method", "tools/call", "--tool-name", "run_script", "--tool-arg", "runtime=python", "--tool-arg", "script=print(6*7)")
+		var call struct {
+			Meta struct {
+				ServerInfo struct{ Name string } `json:"io.modelcontextprotocol/serverInfo"`
+			} `json:"_meta"`
+			Content           []struct{ Type, Text string }
+			StructuredContent result
+		}
+		if err := json.Unmarshal(out, &call); err != nil {
+			t.Fatal(err)
+		}
+		if r := call.StructuredContent; !r.Success || r.Stdout != "42\n" || len(call.Content) != 1 || !strings.Contains(call.Content[0].Text, "\n42\n") {
+			t.Errorf("%s: %s", era, out)
+		}
+		// Only a modern answer says in itself who has given it.
+		if named := call.Meta.ServerInfo.Name == "belljar"; named != (era == "modern") {
+			t.Errorf("%s: that era was not spoken: %s", era, out)
+		}
+	}
+}
+
+// installInspector returns the directory that the Inspector is installed in.
+func installInspector(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("needs npm, to install the Inspector")
+	}
+	dir := filepath.Join(cacheDir, "inspector-2.12.0")
+	lock, err := lockFile(filepath.Join(cacheDir, "lock"), unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return dir
+	}
+	part := dir + ".part" // an installation that is killed must not count
+	if err := os.RemoveAll(part); err != nil {
+		t.Fatal(err)
+	}
+	npm := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--prefix", part, "--no-save", "--no-package-lock", "--no-audit", "--no-fund"}, inspectorPackages...)...)
+	if err := os.MkdirAll(part, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	npm.Dir = part
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("installing the Inspector: %v\n%s", err, out)
+	}
+	if err := os.Rename(part, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
