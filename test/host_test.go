@@ -28,6 +28,9 @@ func leftovers(state string, server int) []string {
 	for _, dir := range []string{"native/sandboxes", "native/oci", "images/tmp", "output/.staging"} {
 		entries, _ := os.ReadDir(filepath.Join(state, dir))
 		for _, e := range entries {
+			if e.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter
+				continue
+			}
 			left = append(left, "file "+filepath.Join(state, dir, e.Name()))
 		}
 	}

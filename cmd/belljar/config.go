@@ -93,16 +93,26 @@ func (c *Config) check() error {
 	for _, n := range []struct {
 		name string
 		ok   bool
+		want string
 	}{
-		{"OUTPUT_TTL", c.OutputTTL > 0}, {"MAX_OUTPUT_BYTES", c.MaxOutput > 0 && c.MaxOutput <= 4<<20},
-		{"BELLJAR_CONCURRENCY", c.Concurrency > 0}, {"BELLJAR_CPUS", c.CPUs > 0}, {"BELLJAR_PIDS", c.PIDs > 0},
-		{"BELLJAR_MEMORY", c.Memory >= 16<<20}, {"BELLJAR_TMP", c.Tmp > 0}, {"BELLJAR_DISK", c.Disk >= 16<<20},
-		{"BELLJAR_INODES", c.Inodes >= 512}, {"BELLJAR_INPUT_BYTES", c.InputBytes > 0}, {"BELLJAR_LOG_BYTES", c.LogBytes > 0},
-		{"BELLJAR_OUTPUT_FILES", c.OutputFiles > 0}, {"BELLJAR_OUTPUT_BYTES", c.OutputBytes > 0},
-		{"BELLJAR_OUTPUT_QUOTA", c.OutputQuota > 0}, {"BELLJAR_KEEP_ALIVE", c.KeepAlive >= 0},
+		{"OUTPUT_TTL", c.OutputTTL > 0, "more than 0"},
+		{"MAX_OUTPUT_BYTES", c.MaxOutput > 0 && c.MaxOutput <= 4<<20, "more than 0 and at most 4MiB"},
+		{"BELLJAR_CONCURRENCY", c.Concurrency > 0, "at least 1"},
+		{"BELLJAR_CPUS", c.CPUs > 0, "more than 0"},
+		{"BELLJAR_PIDS", c.PIDs > 0, "at least 1"},
+		{"BELLJAR_MEMORY", c.Memory >= 16<<20, "at least 16MiB"},
+		{"BELLJAR_TMP", c.Tmp > 0, "more than 0"},
+		{"BELLJAR_DISK", c.Disk >= 16<<20, "at least 16MiB"},
+		{"BELLJAR_INODES", c.Inodes >= 512, "at least 512"},
+		{"BELLJAR_INPUT_BYTES", c.InputBytes > 0, "more than 0"},
+		{"BELLJAR_LOG_BYTES", c.LogBytes > 0, "more than 0"},
+		{"BELLJAR_OUTPUT_FILES", c.OutputFiles > 0, "at least 1"},
+		{"BELLJAR_OUTPUT_BYTES", c.OutputBytes > 0, "more than 0"},
+		{"BELLJAR_OUTPUT_QUOTA", c.OutputQuota > 0, "more than 0"},
+		{"BELLJAR_KEEP_ALIVE", c.KeepAlive >= 0, "0 or more"},
 	} {
 		if !n.ok {
-			bad(n.name, "out of range; see `belljar --help`")
+			bad(n.name, "want %s", n.want)
 		}
 	}
 	if len(c.StateDir) > 90 {

@@ -137,6 +137,23 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
+// TestBadValuesSayWhatIsRight wants the bound in the message.
+func TestBadValuesSayWhatIsRight(t *testing.T) {
+	for set, want := range map[string]string{
+		"BELLJAR_MEMORY=1":      "at least 16MiB",
+		"MAX_OUTPUT_BYTES=5MiB": "at most 4MiB",
+		"DEFAULT_TIMEOUT=400":   "at most MAX_TIMEOUT, 5m0s",
+		"SANDBOX_PORT=99999":    "0 to 65535",
+	} {
+		name, value, _ := strings.Cut(set, "=")
+		t.Run(name, func(t *testing.T) {
+			if _, err := parse(t, "", map[string]string{name: value}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", set, err, want)
+			}
+		})
+	}
+}
+
 // TestReadmeNamesEverySetting keeps the README's table complete.
 func TestReadmeNamesEverySetting(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))

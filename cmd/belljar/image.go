@@ -128,9 +128,7 @@ func (c *rmCmd) Run(s *session) error {
 	return withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
 		var errs []error
 		for _, ref := range c.Ref {
-			if err := client.RemoveImage(s.ctx, ref); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", ref, err))
-			}
+			errs = append(errs, client.RemoveImage(s.ctx, ref))
 		}
 		return errors.Join(errs...)
 	})

@@ -80,8 +80,16 @@ func baseURL(l net.Listener) string { return "http://" + l.Addr().String() }
 
 // warnOfImage says at start what the first run would say.
 func (a *app) warnOfImage() {
-	if _, err := a.images.Get(a.cfg.Image); errors.Is(err, image.ErrNotFound) {
-		a.log.Warn("the image that runs start from is not there yet; build it",
-			"image", a.cfg.Image, "command", fmt.Sprintf("belljar image build -f images/Containerfile.%s %[1]s", a.cfg.Image))
+	name := a.cfg.Image
+	if _, err := a.images.Get(name); !errors.Is(err, image.ErrNotFound) {
+		return
 	}
+	command := "belljar image pull " + name
+	if name == ownImage {
+		command = "belljar image build -f images/Containerfile." + name + " " + name
+	}
+	a.log.Warn("the image that runs start from is not there yet; get it", "image", name, "command", command)
 }
+
+// ownImage is the image whose Containerfile comes with Belljar.
+const ownImage = "mini"

@@ -84,7 +84,10 @@ func (s *Store) extract(ctx context.Context, path string, size int64, dir string
 		return err
 	}
 	defer r.Close()
-	return applyTar(ctx, dir, r, s.budget())
+	if err := applyTar(ctx, dir, r, s.budget()); err != nil {
+		return fmt.Errorf("reading it as an archive: %w", err)
+	}
+	return nil
 }
 
 // fileName makes a name for an image out of its file's.

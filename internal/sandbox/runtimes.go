@@ -146,7 +146,7 @@ func (m *Manager) askOne(ctx context.Context, c *agent.Client, r lang.Runtime, r
 	case s.TimedOut:
 		info.Reason = "its version command did not end in time"
 	case s.ExitCode == codeNotFound || s.ExitCode == codeNotExec:
-		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Version[0], info.Image)
+		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Argv[0], info.Image)
 	case s.ExitCode != 0:
 		info.Reason = fmt.Sprintf("its version command ended with exit code %d: %s", s.ExitCode, firstLine(s.Stderr.Head))
 	case version == "":
