@@ -152,7 +152,7 @@ func forgetImages() error {
 			return err
 		}
 		if time.Since(info.ModTime()) > 7*24*time.Hour {
-			if err := errors.Join(os.RemoveAll(dir), os.Remove(dir+".lock")); err != nil {
+			if err := errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+".lock")); err != nil {
 				return err
 			}
 		}
