@@ -137,7 +137,7 @@ func installInspector(t *testing.T) string {
 		t.Skip("needs npm, to install the Inspector")
 	}
 	dir := filepath.Join(cacheDir, "inspector-2.12.0")
-	lock, err := lockFile(filepath.Join(cacheDir, "lock"), unix.LOCK_EX)
+	lock, err := lockFile(dir+".lock", unix.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -110,15 +111,20 @@ var cachedImages = sync.OnceValues(func() (string, error) {
 	if err := os.MkdirAll(cacheDir, 0o711); err != nil {
 		return "", err
 	}
-	lock, err := lockFile(filepath.Join(cacheDir, "lock"), unix.LOCK_EX)
+	dir := filepath.Join(cacheDir, key)
+	// Other trees, with other images, need not wait for this one's.
+	lock, err := lockFile(dir+".lock", unix.LOCK_EX)
 	if err != nil {
 		return "", err
 	}
 	defer lock.Close()
-	dir := filepath.Join(cacheDir, key)
 	images := filepath.Join(dir, "images")
 	if _, err := os.Stat(images); err == nil {
-		return images, nil
+		now := time.Now()
+		return images, os.Chtimes(dir, now, now)
+	}
+	if err := forgetImages(); err != nil {
+		return "", err
 	}
 	// A build that is killed must not count, so the name comes last.
 	part := dir + ".part"
@@ -135,6 +141,24 @@ var cachedImages = sync.OnceValues(func() (string, error) {
 	}
 	return images, os.Rename(part, dir)
 })
+
+// forgetImages removes cached images that no run of the tests has used for a
+// week.
+func forgetImages() error {
+	for _, images := range glob(filepath.Join(cacheDir, "*/images")) {
+		dir := filepath.Dir(images)
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if time.Since(info.ModTime()) > 7*24*time.Hour {
+			if err := errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+".lock")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // imagesKey names what the image and its store are made from.
 func imagesKey() (string, error) {

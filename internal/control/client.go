@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"syscall"
 
 	"belljar/internal/image"
 	"belljar/internal/sandbox"
@@ -20,6 +21,9 @@ import (
 type Client struct {
 	http *http.Client
 }
+
+// errEnded is for a server that was killed or stopped during a call.
+var errEnded = errors.New("the server ended in the middle of the work; what it had not finished is lost")
 
 // Dial connects to the socket. The error is that of dialling if nobody
 // listens there.
@@ -116,7 +120,7 @@ func (c *Client) progress(ctx context.Context, path string, body any, p image.Pr
 		var e imageEvent
 		switch err := lines.Decode(&e); {
 		case errors.Is(err, io.EOF):
-			return nil, errors.New("the server ended in the middle of the work")
+			return nil, errEnded
 		case err != nil:
 			return nil, err
 		case e.Failure != nil:
@@ -156,6 +160,9 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (*http.R
 	if err != nil {
 		if urlErr := (*url.Error)(nil); errors.As(err, &urlErr) {
 			err = urlErr.Err // its URL is made up
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			return nil, errEnded
 		}
 		return nil, fmt.Errorf("calling the server: %w", err)
 	}

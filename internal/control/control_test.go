@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 // host is what stands behind the socket: it keeps what it was asked for.
 type host struct {
 	asked  sandbox.Request
+	abort  bool // breaks the connection off, as being killed does
 	result *sandbox.Result
 	err    error
 	images []image.Image
@@ -44,6 +45,9 @@ type host struct {
 
 func (h *host) Run(_ context.Context, r sandbox.Request) (*sandbox.Result, error) {
 	h.asked = r
+	if h.abort {
+		panic(http.ErrAbortHandler)
+	}
 	return h.result, h.err
 }
 
@@ -192,6 +196,13 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	}
 	if _, err := c.Build(t.Context(), image.BuildOptions{}, func(image.Event) {}); err == nil || err.Error() != "disk on fire" {
 		t.Errorf("a failed build: %v", err)
+	}
+}
+
+func TestServerEndsDuringACall(t *testing.T) {
+	_, err := dial(t, serve(t, &host{abort: true})).Run(t.Context(), sandbox.Request{})
+	if err == nil || !strings.Contains(err.Error(), "the server ended in the middle of the work") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -70,7 +70,9 @@ func (b *box) adopt() error {
 				return err
 			}
 			b.server = server
-			return b.began(b.record.PID)
+			if err := b.began(b.record.PID); err == nil || b.running() {
+				return err
+			} // else it has ended while it was looked at
 		}
 	}
 	return b.halt()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -103,4 +104,27 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	wantNothingLeft(t, e)
+}
+
+// TestNoZombies wants what the runtime leaves to go to the host's init, which
+// buries it, and not to this process, which would not.
+func TestNoZombies(t *testing.T) {
+	s := newSubject(t, options(t.TempDir(), ""))
+	for i := range 3 {
+		id := fmt.Sprintf("z%d", i)
+		s.Start(t, engine.Spec{ID: id, Image: "busybox", Limits: enginetest.Limits()})
+		if err := s.Engine.Remove(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range stats {
+		data, _ := os.ReadFile(file)
+		if strings.Contains(string(data), fmt.Sprintf(") Z %d ", os.Getpid())) {
+			t.Errorf("a zombie of this process: %s", data)
+		}
+	}
 }

@@ -125,9 +125,6 @@ func (e *Engine) open(ctx context.Context, o Options) (err error) {
 	if err = e.claimWindow(); err != nil {
 		return err
 	}
-	if err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming the parent of sandboxes: %w", err)
-	}
 	if e.ns, err = newMountNamespace(e.cg.hybrid()); err != nil {
 		return err
 	}

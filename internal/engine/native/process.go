@@ -45,22 +45,8 @@ func watch(pid int) (*process, error) {
 		// Waits without a thread until the descriptor is readable, which
 		// means ended, or closed.
 		conn.Read(func(uintptr) bool { return !p.alive() })
-		p.reap()
 	}()
 	return p, nil
-}
-
-// reap buries the process if it is this one's to bury: orphans of the OCI
-// runtime come to the nearest subreaper, which Open made of this process. In a
-// container nobody else might do it.
-func (p *process) reap() {
-	conn, err := p.fd.SyscallConn()
-	if err != nil {
-		return
-	}
-	conn.Control(func(fd uintptr) {
-		unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
-	})
 }
 
 // alive asks the kernel.
