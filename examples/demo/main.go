@@ -47,7 +47,11 @@ func demo(ctx context.Context, belljar string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	fmt.Printf("\nThe server listens at %s\n", s.url)
+	if s.cmd == nil {
+		fmt.Printf("\nA server runs already, at %s\n", s.url)
+	} else {
+		fmt.Printf("\nThe server listens at %s\n", s.url)
+	}
 	return s.runScript(ctx, "examples/plot.py")
 }
 
@@ -80,14 +84,17 @@ func build(ctx context.Context, belljar string) (said string, err error) {
 	return kept.String(), err
 }
 
-// server is a belljar that this program started.
+// server is a belljar that this program started, or, with no cmd, found.
 type server struct {
 	cmd *exec.Cmd
 	url string
 }
 
-// listening finds the address in the server's log.
-var listening = regexp.MustCompile(`url=(http://\S+/mcp)`)
+// The server's log says where it listens, or that another one does.
+var (
+	listening = regexp.MustCompile(`url=(http://\S+/mcp)`)
+	runsThere = regexp.MustCompile(`it serves (http://\S+/mcp)`)
+)
 
 func startServer(ctx context.Context, belljar string) (*server, error) {
 	cmd := exec.CommandContext(ctx, belljar, "serve", "--port", "0")
@@ -108,10 +115,17 @@ func startServer(ctx context.Context, belljar string) (*server, error) {
 			return &server{cmd: cmd, url: m[1]}, nil
 		}
 	}
-	return nil, fmt.Errorf("the server did not start: %w\n%s", cmd.Wait(), said.String())
+	ended := cmd.Wait()
+	if m := runsThere.FindStringSubmatch(said.String()); m != nil {
+		return &server{url: m[1]}, nil
+	}
+	return nil, fmt.Errorf("the server did not start: %w\n%s", ended, said.String())
 }
 
 func (s *server) stop() error {
+	if s.cmd == nil {
+		return nil
+	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping the server: %w", err)
 	}

@@ -48,3 +48,20 @@ func program(t *testing.T, name, script string) {
 		t.Fatal(err)
 	}
 }
+
+func TestStartServerUsesTheOneThatRuns(t *testing.T) {
+	t.Chdir(t.TempDir())
+	program(t, "belljar", `
+echo 'belljar: the state directory is in use by process 7 (it serves http://127.0.0.1:8815/mcp): stop it' >&2
+exit 1`)
+	s, err := startServer(t.Context(), "./belljar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "http://127.0.0.1:8815/mcp"; s.url != want {
+		t.Errorf("url %q, want %q", s.url, want)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+}
