@@ -68,7 +68,7 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 		rootfs: p.rootfs(), ids: ids, group: group, hostNet: true,
 		argv: s.Argv, env: s.Env, dir: s.Dir, user: user,
 		limits: engine.Limits{PIDs: buildPIDs},
-		mounts: []specs.Mount{resolvConf()},
+		mounts: resolvConf(),
 	}
 	if err := e.writeConfig(bundle, c); err != nil {
 		return err
@@ -87,10 +87,15 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 	return errors.Join(ctx.Err(), runErr)
 }
 
-// resolvConf shows the host's resolver to a step that uses its network.
-func resolvConf() specs.Mount {
-	return specs.Mount{Destination: "/etc/resolv.conf", Type: "bind", Source: "/etc/resolv.conf",
-		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}
+// resolvConf shows the host's resolver, if it has one, to a step that uses its
+// network.
+func resolvConf() []specs.Mount {
+	const file = "/etc/resolv.conf"
+	if _, err := os.Stat(file); err != nil {
+		return nil
+	}
+	return []specs.Mount{{Destination: file, Type: "bind", Source: file,
+		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}}
 }
 
 // lookupUser resolves a Containerfile's USER, "name", "uid", "name:group" or

@@ -76,6 +76,36 @@ func (c cgroups) String() string {
 	return "no cgroups"
 }
 
+// vacate moves the processes in the topmost group of version 2 to one below,
+// if that is not the root of all groups but a container's own: such a group
+// cannot have processes and pass controllers on as well.
+func (c cgroups) vacate() error {
+	top := c.unified
+	if _, err := os.Stat(filepath.Join(top, "cgroup.type")); !c.v2() || err != nil {
+		return nil // the root of all has no such file, and may have both
+	}
+	below := filepath.Join(top, "init")
+	for range 100 { // they may be forking
+		pids := strings.Fields(readWord(top, "cgroup.procs"))
+		if len(pids) == 0 {
+			return nil
+		}
+		if err := os.Mkdir(below, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		for _, pid := range pids {
+			if pid == "0" { // which would mean this one
+				return fmt.Errorf("processes from outside of the container are in %s", top)
+			}
+			err := os.WriteFile(filepath.Join(below, "cgroup.procs"), []byte(pid), 0)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("moving process %s to %s: %w", pid, below, err)
+			}
+		}
+	}
+	return fmt.Errorf("processes keep appearing in %s", top)
+}
+
 // dirs returns the existing directories of the group in every hierarchy.
 func (c cgroups) dirs(group string) []string {
 	points := []string{}

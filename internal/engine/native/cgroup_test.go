@@ -2,7 +2,9 @@ package native
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,5 +81,46 @@ func TestReceipt(t *testing.T) {
 				t.Errorf("%d kills for want of memory, want %d", got, test.kills)
 			}
 		})
+	}
+}
+
+// TestVacate makes a group, as a container's topmost one is, with a process in
+// it.
+func TestVacate(t *testing.T) {
+	needRoot(t)
+	host, err := findCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host.unified == "" {
+		t.Skip("needs a version 2 hierarchy, with or without controllers")
+	}
+	top, err := os.MkdirTemp(host.unified, "belljar-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := cgroups{unified: top}
+	sleep := exec.Command("sleep", "1000")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		sleep.Process.Kill()
+		sleep.Wait()
+		if err := inside.end("/"); err != nil {
+			t.Error(err)
+		}
+	})
+	pid := strconv.Itoa(sleep.Process.Pid)
+	if err := os.WriteFile(filepath.Join(top, "cgroup.procs"), []byte(pid), 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is idempotent
+		if err := inside.vacate(); err != nil {
+			t.Fatal(err)
+		}
+		if above, below := readWord(top, "cgroup.procs"), readWord(filepath.Join(top, "init"), "cgroup.procs"); above != "" || below != pid {
+			t.Errorf("processes in the group: %q, below: %q, want %s below", above, below, pid)
+		}
 	}
 }

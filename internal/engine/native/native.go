@@ -122,6 +122,7 @@ func (e *Engine) open(ctx context.Context, o Options) (err error) {
 	if e.cg, err = findCgroups(); err != nil {
 		return fmt.Errorf("finding cgroups: %w", err)
 	}
+	e.logFailure("making room for cgroups", e.cg.vacate())
 	if err = e.claimWindow(); err != nil {
 		return err
 	}
