@@ -237,6 +237,18 @@ func TestRuntimeIsChosenByRunning(t *testing.T) {
 	}
 }
 
+func TestRuntimeByPath(t *testing.T) {
+	needRoot(t)
+	path, err := exec.LookPath(sbin("crun"))
+	if err != nil {
+		t.Skip("needs crun")
+	}
+	s := newSubject(t, options(t.TempDir(), path))
+	if got := s.Engine.Properties().Engine; !strings.Contains(got, "crun") {
+		t.Errorf("engine is %q, want crun", got)
+	}
+}
+
 func TestHostFull(t *testing.T) {
 	o := options(t.TempDir(), "")
 	o.MinFree = 1 << 60

@@ -155,7 +155,7 @@ func (e *Engine) probe(ctx context.Context, name string) (ociRuntime, error) {
 		return ociRuntime{}, err
 	}
 	defer e.ids.release(ids.slot)
-	id := "probe-" + name
+	id := "probe" // one at a time; a name may be a path
 	p := place{id}
 	group := e.group(id)
 	defer func() {
