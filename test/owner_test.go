@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -116,8 +117,8 @@ func holdRun(t *testing.T, s *server) (held <-chan *result, release func()) {
 		t.Helper()
 		for _, p := range sleepers(s.state) {
 			if p.command == "sleep 987654 " {
-				if out, err := exec.Command("kill", fmt.Sprint(p.pid)).CombinedOutput(); err != nil {
-					t.Errorf("%v: %s", err, out)
+				if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
+					t.Errorf("ending the script's sleep: %v", err)
 				}
 			}
 		}
