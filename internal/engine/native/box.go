@@ -148,7 +148,7 @@ func (b *box) start(ctx context.Context) error {
 	}
 	p := place{id}
 	err = b.e.ns.do(func() error {
-		upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids)
+		upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, b.e.cg)
 		if err != nil {
 			return err
 		}

@@ -118,8 +118,9 @@ func copySparse(dst, src string) error {
 }
 
 // attachLoop attaches file to a free loop device that detaches itself when
-// the last user is gone. Close the device once it is mounted.
-func attachLoop(file string) (*os.File, error) {
+// the last user is gone. Close the device once it is mounted. A direct one
+// passes by the cache of the host's file system, if that one can.
+func attachLoop(file string, direct bool) (*os.File, error) {
 	back, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -131,6 +132,9 @@ func attachLoop(file string) (*os.File, error) {
 	}
 	defer control.Close()
 	config := &unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
+	if direct {
+		config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO
+	}
 	// Others on the host look for free devices too: whoever configures one
 	// first has it, the other gets EBUSY and asks again.
 	for range 1000 {

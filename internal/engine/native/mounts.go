@@ -80,8 +80,13 @@ func mountShare(dir, target string) error {
 
 // mountLayer mounts a layer file and returns its upper and work directories,
 // owned by the range's root.
-func mountLayer(file, target string, ids idRange) (upper, work string, err error) {
-	dev, err := attachLoop(file)
+//
+// With cgroup v2 the kernel charges a loop device's work to the writer: pages
+// of the layer file count in the sandbox's memory limit, beside those of the
+// files in the layer, and dirty ones cannot be given up at need. A writer that
+// is faster than the disk would be killed. Direct, there are no such pages.
+func mountLayer(file, target string, ids idRange, cg cgroups) (upper, work string, err error) {
+	dev, err := attachLoop(file, cg.v2())
 	if err != nil {
 		return "", "", err
 	}
