@@ -24,7 +24,8 @@ type runCmd struct {
 	File    string   `arg:"" help:"Script; - reads standard input."`
 	Input   []string `short:"i" sep:"none" placeholder:"FILE" help:"File to give to the script, as input/NAME; NAME=FILE gives it another name. May be repeated."`
 	Output  string   `short:"o" default:"output" placeholder:"DIR" help:"Directory to write the script's files to."`
-	Timeout seconds  `short:"t" placeholder:"SECONDS" help:"Time limit. Default: DEFAULT_TIMEOUT."`
+	Stdin   string   `placeholder:"FILE" help:"File that the script reads from its standard input; - is this command's own."`
+	Timeout *seconds `short:"t" placeholder:"SECONDS" help:"Time limit. Default: DEFAULT_TIMEOUT."`
 }
 
 // Run runs a script and exits as it did.
@@ -51,12 +52,27 @@ func (c *runCmd) Run(s *session) error {
 }
 
 func (c *runCmd) request() (sandbox.Request, error) {
-	r := sandbox.Request{Subject: access.Owner, Runtime: c.Runtime, Timeout: time.Duration(c.Timeout)}
-	script, err := readScript(c.File)
+	r := sandbox.Request{Subject: access.Owner, Runtime: c.Runtime}
+	if c.Timeout != nil {
+		if r.Timeout = time.Duration(*c.Timeout); r.Timeout <= 0 {
+			return r, errors.New("--timeout: want more than 0 seconds")
+		}
+	}
+	script, err := readFile(c.File)
 	if err != nil {
 		return r, fmt.Errorf("reading the script: %w", err)
 	}
 	r.Script = string(script)
+	if c.Stdin != "" {
+		if c.Stdin == "-" && c.File == "-" {
+			return r, errors.New("--stdin -: the script itself comes from standard input")
+		}
+		stdin, err := readFile(c.Stdin)
+		if err != nil {
+			return r, fmt.Errorf("reading what the script shall read: %w", err)
+		}
+		r.Stdin = string(stdin)
+	}
 	for _, arg := range c.Input {
 		name, file, named := strings.Cut(arg, "=")
 		if !named {
@@ -71,7 +87,8 @@ func (c *runCmd) request() (sandbox.Request, error) {
 	return r, nil
 }
 
-func readScript(file string) ([]byte, error) {
+// readFile reads a file, or standard input if it is called "-".
+func readFile(file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(os.Stdin)
 	}

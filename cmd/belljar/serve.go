@@ -8,6 +8,7 @@ import (
 
 	"belljar/internal/control"
 	"belljar/internal/image"
+	"belljar/internal/sandbox"
 )
 
 type serveCmd struct{}
@@ -84,12 +85,5 @@ func (a *app) warnOfImage() {
 	if _, err := a.images.Get(name); !errors.Is(err, image.ErrNotFound) {
 		return
 	}
-	command := "belljar image pull " + name
-	if name == ownImage {
-		command = "belljar image build -f images/Containerfile." + name + " " + name
-	}
-	a.log.Warn("the image that runs start from is not there yet; get it", "image", name, "command", command)
+	a.log.Warn("the image that runs start from is not there yet; get it", "image", name, "command", sandbox.HowToGet(name))
 }
-
-// ownImage is the image whose Containerfile comes with Belljar.
-const ownImage = "mini"

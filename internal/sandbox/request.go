@@ -167,12 +167,21 @@ func (m *Manager) explain(err error, image string) error {
 	case errors.Is(err, engine.ErrNotRunning):
 		m.o.Log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)
 		return refuse("nothing was run: a sandbox of the image %q ends as soon as it begins; the image may have a link or a file where /sandbox, /run or /var should be a directory", image)
-	case errors.Is(err, engine.ErrNoImage) && image == m.o.Image:
-		return refuse("the image %q is not there yet; build it on the server: belljar image build -f images/Containerfile.%s %s", image, image, image)
 	case errors.Is(err, engine.ErrNoImage):
-		return refuse("the image %q is not there yet; get it on the server: belljar image pull %s, or belljar image build -f Containerfile %s", image, image, image)
+		return refuse("the image %q is not there yet; get it on the server: %s", image, HowToGet(image))
 	}
 	return err
+}
+
+// ownImage is the image whose Containerfile comes with Belljar.
+const ownImage = "mini"
+
+// HowToGet is what the server's operator types to get an image.
+func HowToGet(image string) string {
+	if image == ownImage {
+		return "belljar image build -f images/Containerfile." + image + " " + image
+	}
+	return fmt.Sprintf("belljar image pull %s, or belljar image build -f Containerfile %[1]s", image)
 }
 
 // clip shortens what is quoted back.

@@ -135,12 +135,29 @@ func (e *Engine) killStrays() error {
 		if running[slot] {
 			continue
 		}
+		if e.foreign(pid) {
+			e.ids.keep(slot)
+			continue
+		}
 		if err := killAndWait(pid); err != nil {
 			errs = append(errs, err)
 			e.ids.keep(slot) // while it is there, its ids are no sandbox's
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// foreign is whether a process is in a sandbox of another server. The lock of
+// a window keeps servers apart that share /run, which one in a container does
+// not do with one outside.
+func (e *Engine) foreign(pid int) bool {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	for line := range strings.Lines(string(data)) {
+		if strings.Contains(line, groups+"/") && !strings.Contains(line, e.group("")+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // userOf reads a process's real user id. Its directory's owner will not do:

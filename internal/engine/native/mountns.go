@@ -37,7 +37,7 @@ func newMountNamespace(hideUnified string) (*mountNamespace, error) {
 			return fmt.Errorf("making a mount namespace (the native engine runs as root): %w", err)
 		}
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-			return fmt.Errorf("detaching the mount namespace: %w", err)
+			return fmt.Errorf("detaching the mount namespace (/ must be a mount, which in a bare chroot it is not): %w", err)
 		}
 		if hideUnified != "" {
 			if err := unix.Unmount(hideUnified, unix.MNT_DETACH); err != nil {

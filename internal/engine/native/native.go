@@ -190,9 +190,13 @@ func (e *Engine) Close() error {
 // ServerID returns the id of this server, which stays with its directory.
 func (e *Engine) ServerID() string { return e.server }
 
-// group is the cgroup of a sandbox, relative to each hierarchy's root.
+// groups is the cgroup of all servers on a host, relative to each hierarchy's
+// root.
+const groups = "/belljar"
+
+// group is the cgroup of a sandbox, that of the server for "".
 func (e *Engine) group(id string) string {
-	return filepath.Join("/belljar", e.server, id)
+	return filepath.Join(groups, e.server, id)
 }
 
 func (e *Engine) sandboxDir(id string) string {

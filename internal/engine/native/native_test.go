@@ -249,6 +249,26 @@ func TestRuntimeByPath(t *testing.T) {
 	}
 }
 
+// TestOthersAreSpared makes two servers hold the same window, as one in a
+// container with a /run of its own may, and has one look for strays.
+func TestOthersAreSpared(t *testing.T) {
+	one := newSubject(t, options(t.TempDir(), ""))
+	one.Start(t, engine.Spec{ID: "alive", Image: "busybox", Limits: enginetest.Limits()})
+	other := newSubject(t, options(t.TempDir(), "")).Engine.(*Engine)
+	first := other.ids.first
+	other.ids.first = one.Engine.(*Engine).ids.first
+	if err := other.killStrays(); err != nil {
+		t.Error(err)
+	}
+	if ids, err := other.ids.take(); err != nil || ids.slot == other.ids.first {
+		t.Errorf("the other's range was dealt out: %+v, %v", ids, err)
+	}
+	other.ids.first = first
+	if _, err := one.Connect(t, "alive").Health(t.Context()); err != nil {
+		t.Errorf("the sandbox of the other server: %v", err)
+	}
+}
+
 func TestHostFull(t *testing.T) {
 	o := options(t.TempDir(), "")
 	o.MinFree = 1 << 60
