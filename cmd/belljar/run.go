@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -128,10 +129,7 @@ func (c *runCmd) write(ctx context.Context, client *control.Client, f sandbox.Fi
 		defer body.Close()
 		from = body
 	}
-	if err := os.MkdirAll(c.Output, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(c.Output)
+	root, err := openOutput(c.Output)
 	if err != nil {
 		return err
 	}
@@ -144,7 +142,41 @@ func (c *runCmd) write(ctx context.Context, client *control.Client, f sandbox.Fi
 		return err
 	}
 	_, err = io.Copy(out, from)
-	return errors.Join(err, out.Close())
+	if err := errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	return giveToCaller(root, f.Name)
+}
+
+// openOutput opens the output directory, making it if it is missing.
+func openOutput(dir string) (*os.Root, error) {
+	_, missing := os.Stat(dir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err == nil && missing != nil {
+		err = giveToCaller(root, ".")
+	}
+	return root, err
+}
+
+// giveToCaller makes the one who called sudo, if somebody did, the owner of a
+// file and of the directories that lead to it.
+func giveToCaller(root *os.Root, name string) error {
+	uid, noUser := strconv.Atoi(os.Getenv("SUDO_UID"))
+	gid, noGroup := strconv.Atoi(os.Getenv("SUDO_GID"))
+	if noUser != nil || noGroup != nil || os.Geteuid() != 0 {
+		return nil
+	}
+	for {
+		if err := root.Lchown(name, uid, gid); err != nil {
+			return err
+		}
+		if name = path.Dir(name); name == "." {
+			return nil
+		}
+	}
 }
 
 // spin shows a spinner on a terminal until the returned function is called.
