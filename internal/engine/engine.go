@@ -129,14 +129,14 @@ type Properties struct {
 // Receipt is what a sandbox really got, read back from the kernel. Its JSON
 // is what users see as `limits`.
 type Receipt struct {
-	Memory Limit `json:"memory"`
-	CPUs   Limit `json:"cpus"`
-	PIDs   Limit `json:"pids"`
-	Tmp    Limit `json:"tmp"`
-	Disk   Limit `json:"disk"`
-	Inodes Limit `json:"inodes"`
+	Memory Limit `json:"memory" jsonschema:"in bytes"`
+	CPUs   Limit `json:"cpus" jsonschema:"in cores"`
+	PIDs   Limit `json:"pids" jsonschema:"number of processes and threads"`
+	Tmp    Limit `json:"tmp" jsonschema:"size of /tmp in bytes"`
+	Disk   Limit `json:"disk" jsonschema:"in bytes"`
+	Inodes Limit `json:"inodes" jsonschema:"number of files"`
 	// Network is what the sandbox can reach, in words.
-	Network string `json:"network"`
+	Network string `json:"network" jsonschema:"what the sandbox can reach"`
 
 	// OOMKills counts processes killed for want of memory.
 	OOMKills int64 `json:"-"`
