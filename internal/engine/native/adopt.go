@@ -127,12 +127,11 @@ func (e *Engine) killStrays() error {
 			continue
 		}
 		uid, ok := userOf(pid)
-		first := slotRange(e.ids.first).base
-		if !ok || uid < first || uid-first >= windowSlots*rangeSize {
+		if !ok {
 			continue
 		}
-		slot := e.ids.first + int((uid-first)/rangeSize)
-		if running[slot] {
+		slot, ok := e.ids.slotOf(uid)
+		if !ok || running[slot] {
 			continue
 		}
 		if e.foreign(pid) {
@@ -173,10 +172,10 @@ func userOf(pid int) (uint32, bool) {
 	return uid, n == 1
 }
 
-// clearProbes removes what a probe left that was killed.
-func (e *Engine) clearProbes() {
-	left, _ := filepath.Glob(filepath.Join(e.dir, "probe-*"))
+// clearScratch removes the bundles of probes and build steps that were killed.
+func (e *Engine) clearScratch() {
+	left, _ := filepath.Glob(filepath.Join(e.dir, scratch+"*"))
 	for _, dir := range left {
-		e.logFailure("clearing a probe", os.RemoveAll(dir))
+		e.logFailure("clearing a scratch bundle", os.RemoveAll(dir))
 	}
 }

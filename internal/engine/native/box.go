@@ -129,7 +129,9 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 		if b.running() {
 			return nil
 		}
-		if err := b.halt(); err != nil { // what an ended process left
+		// What an ended process left goes; that it ended needs no note on
+		// disk, since the new process gets one.
+		if err := b.end(); err != nil {
 			return err
 		}
 		if err := b.start(ctx); err != nil {
@@ -291,16 +293,25 @@ func (b *box) remove() error {
 	return nil
 }
 
+// find returns a sandbox by its id.
+func (e *Engine) find(id, doing string) (*box, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, engine.ErrClosed
+	}
+	b := e.boxes[id]
+	if b == nil {
+		return nil, fmt.Errorf("%s %s: %w", doing, id, engine.ErrNotFound)
+	}
+	return b, nil
+}
+
 // with runs f on a sandbox, which no other operation changes meanwhile.
 func (e *Engine) with(id, doing string, f func(*box) error) error {
-	e.mu.Lock()
-	b, closed := e.boxes[id], e.closed
-	e.mu.Unlock()
-	if closed {
-		return engine.ErrClosed
-	}
-	if b == nil {
-		return fmt.Errorf("%s %s: %w", doing, id, engine.ErrNotFound)
+	b, err := e.find(id, doing)
+	if err != nil {
+		return err
 	}
 	b.op.Lock()
 	defer b.op.Unlock()

@@ -41,7 +41,7 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 	}
 	id := "build-" + strings.ToLower(rand.Text()[:12])
 	p, group := place{id}, e.group(id)
-	bundle, err := os.MkdirTemp(e.dir, "probe-build-")
+	bundle, err := os.MkdirTemp(e.dir, scratch)
 	if err != nil {
 		return err
 	}

@@ -53,11 +53,9 @@ func (s *listener) close() { s.l.Close() }
 
 // Connect implements engine.Engine.
 func (e *Engine) Connect(ctx context.Context, id string) (net.Conn, error) {
-	e.mu.Lock()
-	b := e.boxes[id]
-	e.mu.Unlock()
-	if b == nil {
-		return nil, fmt.Errorf("connecting to %s: %w", id, engine.ErrNotFound)
+	b, err := e.find(id, "connecting to")
+	if err != nil {
+		return nil, err
 	}
 	b.mu.Lock()
 	process, server := b.process, b.server

@@ -93,6 +93,15 @@ func slotRange(slot int) idRange {
 	return idRange{slot: slot, base: uint32(rangesBase + (slot-1)*rangeSize)}
 }
 
+// slotOf returns the slot of this window whose range has the user id.
+func (r *ranges) slotOf(uid uint32) (slot int, ok bool) {
+	first := slotRange(r.first).base
+	if uid < first || uid-first >= windowSlots*rangeSize {
+		return 0, false
+	}
+	return r.first + int((uid-first)/rangeSize), true
+}
+
 // namespace returns a user namespace with the range's mapping, to give to
 // idmapped mounts. The file stays open until close.
 func (r *ranges) namespace(ids idRange) (*os.File, error) {

@@ -15,11 +15,9 @@ import (
 // sandbox whose processes ended by themselves, until it is stopped, since that
 // is when its counters are asked for.
 func (e *Engine) Inspect(_ context.Context, id string) (engine.Receipt, error) {
-	e.mu.Lock()
-	b := e.boxes[id]
-	e.mu.Unlock()
-	if b == nil {
-		return engine.Receipt{}, fmt.Errorf("inspecting %s: %w", id, engine.ErrNotFound)
+	b, err := e.find(id, "inspecting")
+	if err != nil {
+		return engine.Receipt{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

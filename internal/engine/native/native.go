@@ -10,6 +10,7 @@
 //	agent/           the agent's program
 //	templates/       empty filesystems to copy writable layers from
 //	oci/             the OCI runtime's state
+//	scratch-*/       the bundles of probes and build steps
 //	sandboxes/<id>/  sandbox.json, the layer, the bundle, the agent's directory
 package native
 
@@ -129,7 +130,7 @@ func (e *Engine) open(ctx context.Context, o Options) (err error) {
 	if e.ns, err = newMountNamespace(e.cg.hybrid()); err != nil {
 		return err
 	}
-	e.clearProbes()
+	e.clearScratch()
 	if e.runtime, err = e.chooseRuntime(ctx, o.Runtime); err != nil {
 		return err
 	}
@@ -189,6 +190,10 @@ func (e *Engine) Close() error {
 
 // ServerID returns the id of this server, which stays with its directory.
 func (e *Engine) ServerID() string { return e.server }
+
+// scratch begins the names of bundles that are not a sandbox's, in the
+// engine's directory.
+const scratch = "scratch-"
 
 // groups is the cgroup of all servers on a host, relative to each hierarchy's
 // root.

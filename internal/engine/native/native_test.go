@@ -174,7 +174,7 @@ func wantNothingLeft(t *testing.T, e *Engine) {
 		}
 	}
 	for pid, uid := range users(t) {
-		if first := slotRange(e.ids.first).base; uid >= first && uid-first < windowSlots*rangeSize {
+		if _, ours := e.ids.slotOf(uid); ours {
 			t.Errorf("process left: %d of user %d", pid, uid)
 		}
 	}

@@ -161,7 +161,7 @@ func (e *Engine) probe(ctx context.Context, name string) (ociRuntime, error) {
 	defer func() {
 		e.logFailure("clearing the probe", errors.Join(r.delete(id), e.cg.end(group), e.ns.do(p.clear)))
 	}()
-	bundle, err := os.MkdirTemp(e.dir, "probe-")
+	bundle, err := os.MkdirTemp(e.dir, scratch)
 	if err != nil {
 		return ociRuntime{}, err
 	}
