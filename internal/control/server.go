@@ -92,86 +92,75 @@ func (s *Server) shutdown(srv *http.Server) bool {
 	return srv.Shutdown(ctx) == nil
 }
 
+// handler mounts every call. All are refused to a peer that the kernel does
+// not name; those that act on the host with the server's rights are an
+// admin's.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/info", s.user(func(*http.Request) (any, error) { return s.Info(), nil }))
-	mux.HandleFunc("GET /v1/runtimes", s.user(func(r *http.Request) (any, error) { return s.Runner.Runtimes(r.Context()) }))
-	mux.HandleFunc("POST /v1/run", s.run)
-	mux.HandleFunc("GET /v1/images", s.user(func(*http.Request) (any, error) { return s.Images.List() }))
-	mux.HandleFunc("DELETE /v1/images/{ref...}", s.admin(func(r *http.Request) (any, error) {
+	mux.Handle("GET /v1/info", answered(func(*http.Request) (any, error) { return s.Info(), nil }))
+	mux.Handle("GET /v1/runtimes", answered(func(r *http.Request) (any, error) { return s.Runner.Runtimes(r.Context()) }))
+	mux.Handle("POST /v1/run", answered(s.run))
+	mux.Handle("GET /v1/images", answered(func(*http.Request) (any, error) { return s.Images.List() }))
+	mux.Handle("DELETE /v1/images/{ref...}", admin(answered(func(r *http.Request) (any, error) {
 		return struct{}{}, s.Images.Remove(r.Context(), r.PathValue("ref"))
-	}))
-	mux.HandleFunc("POST /v1/gc", s.admin(func(r *http.Request) (any, error) { return s.Sweep(r.Context()) }))
-	mux.HandleFunc("POST /v1/images/build", progress(s, s.Images.Build))
-	mux.HandleFunc("POST /v1/images/pull", progress(s, func(ctx context.Context, r pullRequest, p image.Progress) (image.Image, error) {
+	})))
+	mux.Handle("POST /v1/gc", admin(answered(func(r *http.Request) (any, error) { return s.Sweep(r.Context()) })))
+	mux.Handle("POST /v1/images/build", admin(progress(s.Images.Build)))
+	mux.Handle("POST /v1/images/pull", admin(progress(func(ctx context.Context, r pullRequest, p image.Progress) (image.Image, error) {
 		return s.Images.Pull(ctx, r.Ref, p)
-	}))
-	mux.HandleFunc("POST /v1/images/load", progressMany(s, func(ctx context.Context, r loadRequest, p image.Progress) ([]image.Image, error) {
+	})))
+	mux.Handle("POST /v1/images/load", admin(progressMany(func(ctx context.Context, r loadRequest, p image.Progress) ([]image.Image, error) {
 		return s.Images.Load(ctx, r.Path, p)
-	}))
-	mux.HandleFunc("GET "+s.ArtifactPrefix, s.artifact)
-	return mux
-}
-
-// user serves a call that everyone on the socket may make.
-func (s *Server) user(f func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !peerFrom(r).known {
-			deny(w, "the caller's credentials cannot be read")
-			return
-		}
-		v, err := f(r)
-		answer(w, v, err)
-	}
+	})))
+	mux.Handle("GET "+s.ArtifactPrefix, s.Artifacts)
+	return permit(http.MaxBytesHandler(mux, maxBody), func(p peer) bool { return p.known }, "the caller's credentials cannot be read")
 }
 
 // admin serves a call for root and the server's own user.
-func (s *Server) admin(f func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !peerFrom(r).admin() {
-			deny(w, "this is for root and the user that the server runs as: use sudo")
+func admin(next http.Handler) http.Handler {
+	return permit(next, peer.admin, "this is for root and the user that the server runs as: use sudo")
+}
+
+// permit serves calls of those peers that may make them.
+func permit(next http.Handler, may func(peer) bool, otherwise string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !may(peerFrom(r)) {
+			deny(w, otherwise)
 			return
 		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// answered serves a call by what f returns.
+func answered(f func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
 		answer(w, v, err)
+	})
+}
+
+func (s *Server) run(r *http.Request) (any, error) {
+	var q sandbox.Request
+	if err := decode(r, &q); err != nil {
+		return nil, err
 	}
+	q.Subject = access.Owner // who may use the socket is the owner
+	return s.Runner.Run(r.Context(), q)
 }
 
-func (s *Server) run(w http.ResponseWriter, r *http.Request) {
-	s.user(func(r *http.Request) (any, error) {
-		var q sandbox.Request
-		if err := decode(w, r, &q); err != nil {
-			return nil, err
-		}
-		q.Subject = access.Owner // who may use the socket is the owner
-		return s.Runner.Run(r.Context(), q)
-	})(w, r)
-}
-
-func (s *Server) artifact(w http.ResponseWriter, r *http.Request) {
-	if !peerFrom(r).known {
-		deny(w, "the caller's credentials cannot be read")
-		return
-	}
-	s.Artifacts.ServeHTTP(w, r)
-}
-
-func progress[Q any](s *Server, f func(context.Context, Q, image.Progress) (image.Image, error)) http.HandlerFunc {
-	return progressMany(s, func(ctx context.Context, q Q, p image.Progress) ([]image.Image, error) {
+func progress[Q any](f func(context.Context, Q, image.Progress) (image.Image, error)) http.Handler {
+	return progressMany(func(ctx context.Context, q Q, p image.Progress) ([]image.Image, error) {
 		img, err := f(ctx, q, p)
 		return []image.Image{img}, err
 	})
 }
 
-// progressMany serves an admin's call that streams events as JSON lines.
-func progressMany[Q any](s *Server, f func(context.Context, Q, image.Progress) ([]image.Image, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !peerFrom(r).admin() {
-			deny(w, "this is for root and the user that the server runs as: use sudo")
-			return
-		}
+// progressMany serves a call that streams events as JSON lines.
+func progressMany[Q any](f func(context.Context, Q, image.Progress) ([]image.Image, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q Q
-		if err := decode(w, r, &q); err != nil {
+		if err := decode(r, &q); err != nil {
 			answer(w, nil, err)
 			return
 		}
@@ -189,7 +178,7 @@ func progressMany[Q any](s *Server, f func(context.Context, Q, image.Progress) (
 			return
 		}
 		send(imageEvent{Images: images})
-	}
+	})
 }
 
 func answer(w http.ResponseWriter, v any, err error) {
