@@ -52,11 +52,11 @@ var binaryByExt = map[string]string{
 	".rds":     "application/x-r-data",
 }
 
-// mediaType tells a file's media type from its first headBytes and its name.
-// Content decides; the name refines what content leaves open. Content that a
+// MediaType tells a file's media type from its beginning, of which 4 KiB
+// count, and its name. Content decides; the name refines what content leaves open. Content that a
 // browser would run stays named so, whatever the file is called.
-func mediaType(head []byte, name string) string {
-	m := mimetype.Detect(head)
+func MediaType(head []byte, name string) string {
+	m := mimetype.Detect(head[:min(len(head), headBytes)])
 	byContent, _, _ := strings.Cut(m.String(), ";")
 	ext := strings.ToLower(path.Ext(name))
 	switch {

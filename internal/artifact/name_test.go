@@ -103,8 +103,8 @@ func TestMediaType(t *testing.T) {
 		{"a.txt", "", "text/plain"},
 	}
 	for _, tt := range tests {
-		if got := mediaType([]byte(tt.head), tt.name); got != tt.want {
-			t.Errorf("mediaType(%.20q, %q) = %q, want %q", tt.head, tt.name, got, tt.want)
+		if got := MediaType([]byte(tt.head), tt.name); got != tt.want {
+			t.Errorf("MediaType(%.20q, %q) = %q, want %q", tt.head, tt.name, got, tt.want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *Store) Stage(ctx context.Context, f File, r io.Reader) (Artifact, error
 	w := &sink{store: s, max: f.MaxBytes, hash: sha256.New()}
 	err := s.write(w, a, contextReader{ctx, r})
 	a.Bytes, a.SHA256 = w.reserved, hex.EncodeToString(w.hash.Sum(nil))
-	a.MIME = mediaType(w.head, a.File)
+	a.MIME = MediaType(w.head, a.File)
 	if err == nil {
 		err = s.publish(ctx, a)
 	}

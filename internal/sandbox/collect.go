@@ -18,8 +18,6 @@ import (
 
 	"belljar/internal/agent"
 	"belljar/internal/artifact"
-
-	"github.com/gabriel-vasile/mimetype"
 )
 
 // inlineFiles bounds the text of small files in a result, in files of the
@@ -266,9 +264,11 @@ func isText(b []byte) bool { return utf8.Valid(b) && !bytes.Contains(b, []byte{0
 
 func textFile(name string, data []byte) File {
 	sum := sha256.Sum256(data)
-	mime, _, _ := strings.Cut(mimetype.Detect(data).String(), ";")
 	text := string(data)
-	return File{Name: name, Bytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:]), MIME: mime, Text: &text}
+	return File{
+		Name: name, Bytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:]),
+		MIME: artifact.MediaType(data, name), Text: &text,
+	}
 }
 
 // source remembers the error of reading from a sandbox, which is the
