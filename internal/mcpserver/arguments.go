@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -74,8 +75,9 @@ func decodeBase64(text string) ([]byte, error) {
 		}
 		clean = append(clean, c)
 	}
-	body := strings.TrimRight(string(clean), "=")
-	data, err := base64.RawStdEncoding.DecodeString(body)
+	body := bytes.TrimRight(clean, "=")
+	data := make([]byte, base64.RawStdEncoding.DecodedLen(len(body)))
+	n, err := base64.RawStdEncoding.Decode(data, body)
 	var corrupt base64.CorruptInputError
 	switch {
 	case len(clean)-len(body) > 2:
@@ -85,7 +87,7 @@ func decodeBase64(text string) ([]byte, error) {
 	case err != nil:
 		return nil, errors.New("the content is not base64: its end is missing")
 	}
-	return data, nil
+	return data[:n], nil
 }
 
 // schemaFor derives a schema from T, without the properties left out. Objects
