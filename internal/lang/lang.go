@@ -17,21 +17,48 @@ type Runtime struct {
 	Title string `toml:"title"`
 	// Extension is the script file's, without a dot.
 	Extension string `toml:"extension"`
-	// Argv is the command; {script} in it stands for the script's file name.
+	// Argv is the command; {script} in it stands for the script's file name,
+	// {files} for the directory of Files.
 	Argv []string `toml:"argv"`
 	// Version is a command that prints the version on its first line.
 	Version []string `toml:"version"`
 	// Packages is a command that prints what is installed, one "name version"
 	// a line. It may be absent.
 	Packages []string `toml:"packages"`
-	// Env is added to the environment.
+	// Env is added to the environment; {files} in a value is as in Argv.
 	Env map[string]string `toml:"env"`
 	// Image is the image to run in, the server's default if empty.
 	Image string `toml:"image"`
+	// Files are put into the sandbox for the command to use, at Dir. In a
+	// table they are paths below the table's directory.
+	Files []File `toml:"-"`
+	// Warm is whether the command can be started before its script is known:
+	// if the variable BELLJAR_GATE is set, it loads what scripts usually
+	// need, prints nothing, and reads the FIFO of that name to its end before
+	// it looks at the script or its standard input.
+	Warm bool `toml:"warm"`
+	// Ignore are patterns, as of path.Match, of files that the language
+	// leaves in the working directory and nobody wants.
+	Ignore []string `toml:"ignore"`
+	// PoolMin and PoolMax bound how many sandboxes wait for scripts.
+	PoolMin int `toml:"pool_min"` // 1
+	PoolMax int `toml:"pool_max"` // 8
 }
 
-// placeholder stands for the script's file name in Argv.
-const placeholder = "{script}"
+// A File stands in a runtime's Dir.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// Placeholders in a runtime's command.
+const (
+	scriptPlace = "{script}" // the script's file name
+	filesPlace  = "{files}"  // the directory of Files
+)
+
+// Dir is where a runtime's Files are in a sandbox.
+func (r Runtime) Dir() string { return "/usr/libexec/belljar/" + r.Name }
 
 // Script is the name of the script's file.
 func (r Runtime) Script() string { return "main." + r.Extension }
@@ -39,8 +66,9 @@ func (r Runtime) Script() string { return "main." + r.Extension }
 // Command is the command that runs the script.
 func (r Runtime) Command() []string {
 	argv := make([]string, len(r.Argv))
+	places := strings.NewReplacer(scriptPlace, r.Script(), filesPlace, r.Dir())
 	for i, arg := range r.Argv {
-		argv[i] = strings.ReplaceAll(arg, placeholder, r.Script())
+		argv[i] = places.Replace(arg)
 	}
 	return argv
 }
@@ -49,7 +77,7 @@ func (r Runtime) Command() []string {
 func (r Runtime) Environ() []string {
 	var env []string
 	for _, k := range slices.Sorted(maps.Keys(r.Env)) {
-		env = append(env, k+"="+r.Env[k])
+		env = append(env, k+"="+strings.ReplaceAll(r.Env[k], filesPlace, r.Dir()))
 	}
 	return env
 }

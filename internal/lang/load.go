@@ -1,11 +1,14 @@
 package lang
 
 import (
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,25 +16,32 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-//go:embed runtimes.toml
-var builtin string
+//go:embed runtimes.toml files
+var builtin embed.FS
 
-// builtinName stands for the embedded table in errors.
-const builtinName = "runtimes.toml (built in)"
+const (
+	builtinFile = "runtimes.toml"
+	// builtinName stands for the embedded table in errors.
+	builtinName = builtinFile + " (built in)"
+)
 
 // Load returns the built-in table with the entries of the files extra added.
 // An entry whose name is known replaces that entry as a whole; later files
 // win. An error names the file, the entry and what would be right.
 func Load(extra ...string) (Table, error) {
 	byName := map[string]Runtime{}
-	add := func(file, text string) error {
-		runtimes, err := parse(file, text)
+	add := func(file string, dir fs.FS, text []byte) error {
+		runtimes, err := parse(file, dir, string(text))
 		for _, r := range runtimes {
 			byName[r.Name] = r
 		}
 		return err
 	}
-	if err := add(builtinName, builtin); err != nil {
+	text, err := builtin.ReadFile(builtinFile)
+	if err != nil {
+		return Table{}, err
+	}
+	if err := add(builtinName, builtin, text); err != nil {
 		return Table{}, err
 	}
 	for _, file := range extra {
@@ -39,7 +49,7 @@ func Load(extra ...string) (Table, error) {
 		if err != nil {
 			return Table{}, fmt.Errorf("reading the table of runtimes: %w", err)
 		}
-		if err := add(file, string(text)); err != nil {
+		if err := add(file, os.DirFS(filepath.Dir(file)), text); err != nil {
 			return Table{}, err
 		}
 	}
@@ -50,7 +60,7 @@ func Load(extra ...string) (Table, error) {
 	return t, nil
 }
 
-func parse(file, text string) ([]Runtime, error) {
+func parse(file string, dir fs.FS, text string) ([]Runtime, error) {
 	var doc struct {
 		Runtime []toml.Primitive `toml:"runtime"`
 	}
@@ -66,7 +76,7 @@ func parse(file, text string) ([]Runtime, error) {
 	var runtimes []Runtime
 	seen := map[string]bool{}
 	for i, p := range doc.Runtime {
-		r, err := decode(&meta, p)
+		r, err := decode(&meta, p, dir)
 		if err == nil && seen[r.Name] {
 			err = errors.New("the name stands in this file twice")
 		}
@@ -79,10 +89,16 @@ func parse(file, text string) ([]Runtime, error) {
 	return runtimes, nil
 }
 
-// decode reads and checks one entry. The name is set in the result also on an
-// error, if it could be read.
-func decode(meta *toml.MetaData, p toml.Primitive) (Runtime, error) {
-	var r Runtime
+// entry is a Runtime as it stands in a file.
+type entry struct {
+	Runtime
+	Files []string `toml:"files"`
+}
+
+// decode reads and checks one entry, and its files from dir. The name is set
+// in the result also on an error, if it could be read.
+func decode(meta *toml.MetaData, p toml.Primitive, dir fs.FS) (Runtime, error) {
+	r := entry{Runtime: Runtime{PoolMin: 1, PoolMax: 8}}
 	var named struct {
 		Name string `toml:"name"`
 	}
@@ -91,20 +107,52 @@ func decode(meta *toml.MetaData, p toml.Primitive) (Runtime, error) {
 	}
 	var keys map[string]any
 	if err := meta.PrimitiveDecode(p, &keys); err != nil {
-		return r, err
+		return r.Runtime, err
 	}
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		if !slices.Contains(known, k) {
-			return r, fmt.Errorf("unknown key %q; known are %s", k, strings.Join(known, ", "))
+			return r.Runtime, fmt.Errorf("unknown key %q; known are %s", k, strings.Join(known, ", "))
 		}
 	}
 	if err := meta.PrimitiveDecode(p, &r); err != nil {
-		return r, err
+		return r.Runtime, err
 	}
-	return r, r.check()
+	for _, name := range r.Files {
+		f, err := readFile(dir, name)
+		if err != nil {
+			return r.Runtime, err
+		}
+		if slices.ContainsFunc(r.Runtime.Files, func(o File) bool { return o.Name == f.Name }) {
+			return r.Runtime, fmt.Errorf("files: two are called %s", f.Name)
+		}
+		r.Runtime.Files = append(r.Runtime.Files, f)
+	}
+	return r.Runtime, r.check()
 }
 
-var known = []string{"name", "title", "extension", "argv", "version", "packages", "env", "image"}
+// maxFile bounds a file of a runtime's, in bytes.
+const maxFile = 1 << 20
+
+func readFile(dir fs.FS, name string) (File, error) {
+	data, err := fs.ReadFile(dir, name)
+	switch {
+	case errors.Is(err, fs.ErrInvalid):
+		return File{}, fmt.Errorf("files: %q: want a path below the table's directory, such as start.js", name)
+	case err != nil:
+		return File{}, fmt.Errorf("files: %w", err)
+	case len(data) > maxFile:
+		return File{}, fmt.Errorf("files: %s holds %d bytes; want at most %d", name, len(data), maxFile)
+	}
+	return File{Name: path.Base(name), Data: data}, nil
+}
+
+var known = []string{
+	"name", "title", "extension", "argv", "version", "packages", "env", "image",
+	"files", "warm", "ignore", "pool_min", "pool_max",
+}
+
+// maxPool bounds a runtime's part of the pool.
+const maxPool = 64
 
 var (
 	nameForm      = regexp.MustCompile(`^[a-z][a-z0-9+_-]{0,31}$`)
@@ -121,12 +169,19 @@ func (r Runtime) check() error {
 		return errors.New("title is missing; want the language's name")
 	case !extensionForm.MatchString(r.Extension):
 		return fmt.Errorf("extension %q: want 1 to 16 letters and digits, without a dot", r.Extension)
-	case !strings.Contains(strings.Join(r.Argv, "\n"), placeholder):
-		return fmt.Errorf("argv %q: want a command with %s where the script's file name goes", r.Argv, placeholder)
+	case !strings.Contains(strings.Join(r.Argv, "\n"), scriptPlace):
+		return fmt.Errorf("argv %q: want a command with %s where the script's file name goes", r.Argv, scriptPlace)
 	case len(r.Version) == 0:
 		return errors.New("version is missing; want a command that prints the version")
 	case r.Image != "" && !imageForm.MatchString(r.Image):
 		return fmt.Errorf("image %q: want an image's name or digest", r.Image)
+	case r.PoolMin < 0 || r.PoolMin > r.PoolMax || r.PoolMax > maxPool:
+		return fmt.Errorf("pool_min %d, pool_max %d: want 0 <= pool_min <= pool_max <= %d", r.PoolMin, r.PoolMax, maxPool)
+	}
+	for _, pattern := range r.Ignore {
+		if _, err := path.Match(pattern, ""); err != nil || strings.Contains(pattern, "/") {
+			return fmt.Errorf("ignore %q: want a pattern of file names, such as *.aux", pattern)
+		}
 	}
 	for key, argv := range map[string][]string{"argv": r.Argv, "version": r.Version, "packages": r.Packages} {
 		if len(argv) > 0 && argv[0] == "" || strings.Contains(strings.Join(argv, ""), "\x00") {
