@@ -111,7 +111,7 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 	theirs, ours = append(theirs, far), append(ours, control)
 	j.control = control
 	if spec.Gate {
-		if j.gate, err = newGate(filepath.Join(s.opts.LogDir, spec.ID, "gate")); err != nil {
+		if j.gate, err = newGate(s.path(filepath.Join(s.opts.LogDir, spec.ID, "gate"))); err != nil {
 			return nil, err
 		}
 		ours = append(ours, j.gate.node)
