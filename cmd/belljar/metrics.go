@@ -46,7 +46,7 @@ type poolCollector struct {
 }
 
 var (
-	poolReady  = poolDesc("ready", "Spare sandboxes that a script of the runtime can start in; runtimes that cannot be started in advance share those of their image.")
+	poolReady  = poolDesc("ready", "Spare sandboxes that a script of the runtime can start in. kind: bare ones are shared by the runtimes of their image, light ones have the interpreter started, full ones have loaded its usual libraries.")
 	poolTarget = poolDesc("target", "Spare sandboxes that there should be.")
 	poolHits   = poolDesc("hits_total", "Runs that found a spare sandbox of their runtime.")
 	poolMisses = poolDesc("misses_total", "Runs that did not.")
@@ -54,7 +54,7 @@ var (
 )
 
 func poolDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("belljar_pool_"+name, help, []string{"runtime"}, nil)
+	return prometheus.NewDesc("belljar_pool_"+name, help, []string{"runtime", "kind"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -74,7 +74,7 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 			{poolHits, prometheus.CounterValue, float64(s.Hits)},
 			{poolMisses, prometheus.CounterValue, float64(s.Misses)},
 		} {
-			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value, s.Runtime)
+			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value, s.Runtime, s.Kind)
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(poolMemory, prometheus.GaugeValue, float64(memory))

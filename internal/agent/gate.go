@@ -16,6 +16,10 @@ import (
 // command of a job with a gate waits.
 const GateVariable = "BELLJAR_GATE"
 
+// PreloadVariable tells such a command to load, before it waits, what it is
+// likely to need.
+const PreloadVariable = "BELLJAR_PRELOAD"
+
 // ErrGate says that a job does not wait at its gate: it has none, has not got
 // there yet, was let through before, or has ended.
 var ErrGate = errors.New("the job does not wait at its gate")

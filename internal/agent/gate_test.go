@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,26 @@ func TestGateHoldsTheCommand(t *testing.T) {
 	}
 	if err := sb.OpenGate(ctx, "g", patience); !errors.Is(err, ErrGate) {
 		t.Errorf("a second opening: %v, want ErrGate", err)
+	}
+}
+
+// What was printed before the gate shows in the status at the gate, though the
+// two come by different ways.
+func TestGateComesAfterOutput(t *testing.T) {
+	sb := newSandbox(t)
+	ctx := testContext(t)
+	for i := range 50 {
+		id := fmt.Sprint("g", i)
+		if err := sb.StartJob(ctx, gated(id, "")); err != nil {
+			t.Fatal(err)
+		}
+		st, err := sb.WaitGate(ctx, id)
+		if err != nil || string(st.Stdout.Head) != "loaded\n" {
+			t.Fatalf("at the gate: %q, %v", st.Stdout.Head, err)
+		}
+		if err := sb.OpenGate(ctx, id, patience); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -239,6 +239,9 @@ func (s *Server) serveJob(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case <-j.exited:
 		case <-reached:
+			// What was printed before is part of the answer.
+			j.stdout.catchUp()
+			j.stderr.catchUp()
 		case <-timer.C:
 		case <-r.Context().Done():
 		}

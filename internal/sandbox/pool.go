@@ -3,15 +3,16 @@ package sandbox
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"belljar/internal/lang"
 )
 
-// A pool holds sandboxes that are ready before a script asks for one: those of
-// a warm lane with their interpreter started, those of a bare lane without, for
-// any runtime of their image.
+// A pool holds sandboxes that are ready before a script asks for one: with the
+// interpreter of one runtime started, with or without the libraries that
+// scripts usually load, or bare, for any runtime of their image.
 //
 // It is filled in the background, one sandbox at a time, while no burst of
 // runs needs the machine. A run that finds nothing does not wait for it.
@@ -28,10 +29,9 @@ type pool struct {
 
 // lane is the pool's part for one kind of sandbox.
 type lane struct {
-	name     string // for the log
+	kind     laneKind
 	image    string
-	warm     bool
-	runtimes []lang.Runtime // one if warm
+	runtimes []lang.Runtime // one, unless it is bare
 	min, max int
 
 	ready    []*spare // the oldest first
@@ -50,6 +50,15 @@ type spare struct {
 	made   time.Time
 	size   int64 // bytes of memory
 }
+
+// laneKind is how far the sandboxes of a lane have got.
+type laneKind string
+
+const (
+	laneBare  laneKind = "bare"  // the agent runs
+	laneLight laneKind = "light" // the interpreter is started as well
+	laneFull  laneKind = "full"  // and has loaded libraries
+)
 
 const (
 	// spareAge is how long a spare sandbox waits before another takes its
@@ -74,11 +83,17 @@ func newPool(m *Manager) *pool {
 		}
 		image := m.image(r)
 		if r.Warm {
-			p.lanes = append(p.lanes, &lane{name: r.Name, image: image, warm: true, runtimes: []lang.Runtime{r}, min: r.PoolMin, max: r.PoolMax})
+			full := &lane{kind: laneFull, image: image, runtimes: []lang.Runtime{r}, min: r.PoolMin, max: r.PoolMax}
+			p.lanes = append(p.lanes, full)
+			if r.Preload != "" {
+				light := *full
+				light.kind = laneLight
+				p.lanes = append(p.lanes, &light)
+			}
 			continue
 		}
 		if bare[image] == nil {
-			bare[image] = &lane{name: "any of " + image, image: image}
+			bare[image] = &lane{kind: laneBare, image: image}
 			p.lanes = append(p.lanes, bare[image])
 		}
 		l := bare[image]
@@ -94,6 +109,14 @@ func (l *lane) serves(r lang.Runtime) bool {
 	return slices.ContainsFunc(l.runtimes, func(o lang.Runtime) bool { return o.Name == r.Name })
 }
 
+func (l *lane) names() string {
+	var names []string
+	for _, r := range l.runtimes {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
 // take returns a spare sandbox for a run, which is now the caller's alone, or
 // nil: of the runtime's own lane, or a bare one of the same image.
 func (p *pool) take(pl plan) *spare {
@@ -102,24 +125,34 @@ func (p *pool) take(pl plan) *spare {
 	if !p.on {
 		return nil
 	}
-	var own, bare *lane
-	for _, l := range p.lanes {
-		switch {
-		case l.serves(pl.runtime):
-			own = l
-		case !l.warm && l.image == pl.image:
-			bare = l
-		}
-	}
-	for _, l := range []*lane{own, bare} {
-		if l == nil {
-			continue
-		}
+	for _, l := range p.choices(pl) {
 		if s := p.pop(l); s != nil {
 			return s
 		}
 	}
 	return nil
+}
+
+// choices are the lanes that a run can have a sandbox of, the best first: the
+// one that is meant for such scripts, others of the runtime, a bare one.
+func (p *pool) choices(pl plan) []*lane {
+	var fit, other, bare []*lane
+	for _, l := range p.lanes {
+		switch {
+		case l.serves(pl.runtime) && l.suits(pl):
+			fit = append(fit, l)
+		case l.serves(pl.runtime):
+			other = append(other, l)
+		case l.kind == laneBare && l.image == pl.image:
+			bare = append(bare, l)
+		}
+	}
+	return slices.Concat(fit, other, bare)
+}
+
+// suits is whether a lane of a run's runtime is the one meant for its script.
+func (l *lane) suits(pl plan) bool {
+	return l.kind == laneBare || (l.kind == laneFull) == pl.preload
 }
 
 // pop takes the oldest sandbox of a lane that is fit for use out of the pool.
@@ -141,14 +174,13 @@ func (s *spare) fit(digest string, now time.Time) bool {
 	return s.digest == digest && now.Sub(s.made) < spareAge && s.b.is(Ready)
 }
 
-// asked counts a run of a runtime, and whether it began in a sandbox of the
-// runtime's own lane.
-func (p *pool) asked(r lang.Runtime, hit bool) {
+// asked counts a run, and whether it began in a spare sandbox of its runtime.
+func (p *pool) asked(pl plan, hit bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lanes {
-		if l.serves(r) {
-			l.use.note(r.Name, hit, p.m.o.Now())
+		if l.serves(pl.runtime) && l.suits(pl) {
+			l.use.note(pl.runtime.Name, hit, p.m.o.Now())
 		}
 	}
 }
@@ -210,11 +242,14 @@ func (p *pool) close() {
 	}
 }
 
-// PoolState is the pool's part for a runtime.
+// PoolState is a part of the pool that a runtime's scripts can begin in.
 type PoolState struct {
 	Runtime string
-	// Ready sandboxes wait; Target is how many should. Runtimes that cannot
-	// be started in advance share those of their image.
+	// Kind is "full" for sandboxes with the interpreter started and its usual
+	// libraries loaded, "light" without those, "bare" without an interpreter:
+	// runtimes share those of their image.
+	Kind string
+	// Ready sandboxes wait; Target is how many should.
 	Ready, Target int
 	// Hits and Misses count runs that did, and did not, find one.
 	Hits, Misses int64
@@ -228,14 +263,16 @@ func (m *Manager) Pool() (states []PoolState, memory int64) {
 	defer p.mu.Unlock()
 	for _, l := range p.lanes {
 		for _, r := range l.runtimes {
-			s := PoolState{Runtime: r.Name, Ready: len(l.ready), Hits: l.use.hits[r.Name], Misses: l.use.misses[r.Name]}
+			s := PoolState{Runtime: r.Name, Kind: string(l.kind), Ready: len(l.ready), Hits: l.use.hits[r.Name], Misses: l.use.misses[r.Name]}
 			if p.on {
 				s.Target = l.target(m.o.Now())
 			}
 			states = append(states, s)
 		}
 	}
-	slices.SortFunc(states, func(a, b PoolState) int { return cmp.Compare(a.Runtime, b.Runtime) })
+	slices.SortFunc(states, func(a, b PoolState) int {
+		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Kind, b.Kind))
+	})
 	return states, p.memory()
 }
 

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +147,7 @@ func (p *pool) fill(l *lane, digest string) {
 	switch {
 	case err != nil:
 		l.fail(digest, p.m.o.Now())
-		p.m.o.Log.Warn("no sandbox could be made in advance", "for", l.name, "again_in", l.retry.Sub(p.m.o.Now()), "err", err)
+		p.m.o.Log.Warn("no sandbox could be made in advance", "kind", l.kind, "for", l.names(), "again_in", l.retry.Sub(p.m.o.Now()), "err", err)
 	case p.on:
 		l.failures, l.failed, l.size = 0, "", s.size
 		l.ready = append(l.ready, s)
@@ -166,7 +167,7 @@ func (l *lane) fail(digest string, now time.Time) {
 }
 
 // makeSpare makes a sandbox for a lane, with the interpreter waiting at its
-// gate if the lane is warm.
+// gate unless the lane is bare.
 func (m *Manager) makeSpare(l *lane, digest string) (_ *spare, err error) {
 	ctx, b := m.register(m.base, kindSpare, setupTime, func() {})
 	now := m.o.Now()
@@ -192,7 +193,7 @@ func (m *Manager) makeSpare(l *lane, digest string) (_ *spare, err error) {
 	if err := s.c.FillFile(ctx, stdinFile, 0o600, strings.NewReader("")); err != nil {
 		return nil, err
 	}
-	if l.warm {
+	if l.kind != laneBare {
 		if err := m.warmUp(ctx, s); err != nil {
 			return nil, err
 		}
@@ -201,7 +202,7 @@ func (m *Manager) makeSpare(l *lane, digest string) (_ *spare, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading what sandbox %s uses: %w", b.id, err)
 	}
-	s.size = receipt.MemoryUsed
+	s.size = cmp.Or(receipt.MemoryUsed, leastSize)
 	return s, nil
 }
 
@@ -214,6 +215,9 @@ func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	}
 	job := m.job(r, 2*spareAge)
 	job.Gate = true
+	if s.lane.kind == laneFull {
+		job.Env = append(job.Env, agent.PreloadVariable+"=1")
+	}
 	if err := s.c.StartJob(ctx, job); err != nil {
 		return err
 	}

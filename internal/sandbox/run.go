@@ -124,7 +124,7 @@ func (m *Manager) prepare(ctx context.Context, s *seat, p plan) (err error) {
 // begun.
 func (m *Manager) start(ctx context.Context, s *seat, p plan) (err error) {
 	s.begun = time.Now()
-	if s.lane != nil && s.lane.warm {
+	if s.lane != nil && s.lane.kind != laneBare {
 		err = s.c.OpenGate(ctx, jobID, p.timeout)
 	} else {
 		err = s.c.StartJob(ctx, m.job(p.runtime, p.timeout))
@@ -133,7 +133,7 @@ func (m *Manager) start(ctx context.Context, s *seat, p plan) (err error) {
 		return fmt.Errorf("starting the script in sandbox %s: %w", s.b.id, err)
 	}
 	hit := s.lane != nil && s.lane.serves(p.runtime)
-	m.pool.asked(p.runtime, hit)
+	m.pool.asked(p, hit)
 	m.o.Observe(p.runtime.Name, hit, time.Since(p.placed))
 	return nil
 }

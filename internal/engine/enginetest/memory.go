@@ -98,6 +98,9 @@ func (m *Memory) FailRemoves(n int) {
 	m.world.failRemoves = n
 }
 
+// Root is the directory that a sandbox takes for its root.
+func (m *Memory) Root(id string) string { return filepath.Join(m.world.dir, id) }
+
 const notEnforced = "not enforced: this engine is for tests"
 
 // Properties says that nothing is enforced.
