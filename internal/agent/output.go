@@ -22,7 +22,9 @@ type output struct {
 	log     *os.File // the reading goroutine's
 
 	mu     sync.Mutex
-	frozen bool // what comes now is not the command's
+	ended  bool            // the command has
+	asking []chan struct{} // closed when all that is in the pipe was taken
+	frozen bool            // what comes now is not the command's
 	keep   int
 	head   []byte
 	tail   ring
@@ -60,20 +62,53 @@ func (o *output) read() {
 		o.take(buf[:n])
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			o.drain(buf)
-			o.freeze()
+			// First, so that whoever interrupts from now on does so again.
 			o.pipe.SetReadDeadline(time.Time{})
+			o.drain(buf)
+			o.answer(false)
 		case err != nil:
-			o.freeze()
+			o.answer(true)
 			o.closeLog()
 			return
 		}
 	}
 }
 
+// answer tells those who wait that what was in the pipe is taken. At the end
+// of the command, or of the stream, the stream freezes.
+func (o *output) answer(end bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.asking {
+		close(c)
+	}
+	o.asking = nil
+	if (end || o.ended) && !o.frozen {
+		o.frozen = true
+		close(o.settled)
+	}
+}
+
+// catchUp returns when all is taken that is in the pipe now.
+func (o *output) catchUp() {
+	taken := make(chan struct{})
+	o.mu.Lock()
+	if o.frozen {
+		o.mu.Unlock()
+		return
+	}
+	o.asking = append(o.asking, taken)
+	o.mu.Unlock()
+	o.pipe.SetReadDeadline(time.Unix(1, 0)) // interrupts the read
+	<-taken
+}
+
 // settle returns when all is taken that the ended command had written, no
 // matter who else still holds the pipe.
 func (o *output) settle() {
+	o.mu.Lock()
+	o.ended = true
+	o.mu.Unlock()
 	o.pipe.SetReadDeadline(time.Unix(1, 0)) // interrupts the read
 	<-o.settled
 }
@@ -102,15 +137,6 @@ func (o *output) drain(buf []byte) {
 			left -= n
 		}
 	})
-}
-
-func (o *output) freeze() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.frozen {
-		o.frozen = true
-		close(o.settled)
-	}
 }
 
 // take adds p to the stream.

@@ -117,6 +117,9 @@ func decode(meta *toml.MetaData, p toml.Primitive, dir fs.FS) (Runtime, error) {
 	if err := meta.PrimitiveDecode(p, &r); err != nil {
 		return r.Runtime, err
 	}
+	if keys["pool_min"] == nil {
+		r.PoolMin = min(r.PoolMin, r.PoolMax)
+	}
 	for _, name := range r.Files {
 		f, err := readFile(dir, name)
 		if err != nil {
@@ -126,6 +129,12 @@ func decode(meta *toml.MetaData, p toml.Primitive, dir fs.FS) (Runtime, error) {
 			return r.Runtime, fmt.Errorf("files: two are called %s", f.Name)
 		}
 		r.Runtime.Files = append(r.Runtime.Files, f)
+	}
+	if r.Preload != "" {
+		var err error
+		if r.Runtime.preload, err = regexp.Compile(r.Preload); err != nil {
+			return r.Runtime, fmt.Errorf("preload: %w", err)
+		}
 	}
 	return r.Runtime, r.check()
 }
@@ -148,7 +157,7 @@ func readFile(dir fs.FS, name string) (File, error) {
 
 var known = []string{
 	"name", "title", "extension", "argv", "version", "packages", "env", "image",
-	"files", "warm", "ignore", "pool_min", "pool_max",
+	"files", "warm", "preload", "ignore", "pool_min", "pool_max",
 }
 
 // maxPool bounds a runtime's part of the pool.

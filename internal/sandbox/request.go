@@ -56,6 +56,8 @@ type plan struct {
 	runtime lang.Runtime
 	image   string
 	timeout time.Duration
+	placed  time.Time // when the run got its place
+	preload bool      // the script is one for which libraries are loaded
 }
 
 func (m *Manager) plan(r Request) (plan, error) {
@@ -76,6 +78,7 @@ func (m *Manager) plan(r Request) (plan, error) {
 	case r.Timeout == 0:
 		p.timeout = m.o.DefaultTimeout
 	}
+	p.preload = runtime.Preloads(r.Script)
 	var err error
 	p.Inputs, err = m.checkInputs(r)
 	return p, err

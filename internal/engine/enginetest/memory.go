@@ -98,6 +98,9 @@ func (m *Memory) FailRemoves(n int) {
 	m.world.failRemoves = n
 }
 
+// Root is the directory that a sandbox takes for its root.
+func (m *Memory) Root(id string) string { return filepath.Join(m.world.dir, id) }
+
 const notEnforced = "not enforced: this engine is for tests"
 
 // Properties says that nothing is enforced.
@@ -190,6 +193,20 @@ func (m *Memory) Start(ctx context.Context, id string) error {
 		sb.agent = agent.NewServer(agent.Options{Root: sb.root, Env: []string{"PATH=" + os.Getenv("PATH")}})
 		sb.ended = make(chan struct{})
 	}
+	return nil
+}
+
+// Claim changes labels and expiry.
+func (m *Memory) Claim(ctx context.Context, id string, labels map[string]string, expires time.Time) error {
+	w, sb, err := m.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer w.mu.Unlock()
+	if sb.status.State != engine.Running {
+		return fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	}
+	sb.status.Labels, sb.status.Expires = maps.Clone(labels), expires
 	return nil
 }
 
