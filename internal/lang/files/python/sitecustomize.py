@@ -1,7 +1,8 @@
 """Belljar's start of Python, found through PYTHONPATH.
 
 Figures that a script leaves open and never saves are saved when it ends. With
-BELLJAR_GATE set, early.py loads libraries and waits for the script.
+BELLJAR_GATE set, the script is waited for, and with BELLJAR_PRELOAD set
+early.py loads libraries first.
 
 The script must not notice: it is the interpreter's own start that goes on
 behind this, and what stands here leaves sys.path, the environment and
@@ -110,9 +111,17 @@ def leave():
     return path
 
 
+def wait(gate):
+    """Waits until the script is there."""
+    with open(gate, "rb") as f:
+        f.read()
+
+
 figures = Figures()
 gate = os.environ.pop("BELLJAR_GATE", None)
-if gate:
+preload = os.environ.pop("BELLJAR_PRELOAD", None)
+early = None
+if gate and preload:
     import early
 
     del sys.modules["early"]
@@ -121,5 +130,7 @@ sys.meta_path.insert(0, figures)
 try:
     import sitecustomize  # the one that this one hides, if there is any
 finally:
-    if gate:
-        early.start(gate, path)
+    if early:
+        early.start(lambda: wait(gate), path, figures)
+    elif gate:
+        wait(gate)
