@@ -191,16 +191,18 @@ func (p *progress) event(e image.Event) {
 		}
 		return
 	}
-	step := e.Text
+	step := strings.Join(strings.Fields(e.Text), " ")
 	if e.Steps > 0 {
-		step = fmt.Sprintf("[%d/%d] %s", e.Step, e.Steps, e.Text)
+		// What is said between steps is worth its length; a command need only
+		// be recognised.
+		step = cut(fmt.Sprintf("[%d/%d] %s", e.Step, e.Steps, e.Text), 110)
 	}
 	if step != p.step {
 		p.step, p.tail = step, nil
 		if p.bar != nil {
 			p.bar.Clear()
 		}
-		fmt.Fprintln(p.out, cut(step, 110))
+		fmt.Fprintln(p.out, step)
 	}
 	if p.bar == nil {
 		return

@@ -346,7 +346,7 @@ func (b *builder) finish(ctx context.Context, from string, config Config) (Image
 		return Image{}, err
 	}
 	for _, m := range stored.Missing {
-		b.progress(Event{Step: b.total, Steps: b.total, Text: "left out: " + m.String()})
+		b.progress(Event{Text: "left out: " + m.String()})
 	}
 	return stored, b.update(func() error {
 		b.index.Builds[b.name] = build{Done: b.done}
