@@ -68,6 +68,7 @@ func (m *Manager) collect(ctx context.Context, c *agent.Client, b *box, p plan, 
 	// output of a script that writes too many files as well.
 	res.Stdout = k.stream(ctx, "stdout", s.Stdout)
 	res.Stderr = k.stream(ctx, "stderr", s.Stderr)
+	k.explainFailure(s)
 	clear(k.names)
 	for _, f := range res.OutputFiles {
 		k.names[f.Name] = true

@@ -116,6 +116,8 @@ func (k *collector) convert(ctx context.Context, command []string, from string) 
 	case s.ExitCode != 0:
 		said := clip(strings.ToValidUTF8(string(s.Stderr.Head), "\uFFFD"))
 		return "", fmt.Errorf("%s: exit code %d: %s", command[0], s.ExitCode, said)
+	case s.Stdout.Bytes == 0:
+		return "", fmt.Errorf("%s printed nothing", command[0])
 	case s.Stdout.Log == "" || s.Stdout.LogBytes != s.Stdout.Bytes:
 		return "", fmt.Errorf("%s: %d bytes of %d are kept", command[0], s.Stdout.LogBytes, s.Stdout.Bytes)
 	}
