@@ -35,6 +35,7 @@ type app struct {
 	images    *image.Store
 	engine    *native.Engine
 	manager   *sandbox.Manager
+	metrics   *metrics
 
 	// url is where MCP is served, once it is.
 	url string
@@ -79,6 +80,7 @@ func (a *app) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("opening the native engine: %w", err)
 	}
+	a.metrics = newMetrics()
 	a.manager, err = sandbox.New(sandbox.Options{
 		Engine: a.engine, Store: a.artifacts, Table: a.table, ServerID: a.engine.ServerID(),
 		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict,
@@ -86,11 +88,19 @@ func (a *app) open(ctx context.Context) (err error) {
 		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes), MaxInputBytes: int64(a.cfg.InputBytes),
 		MaxFiles: a.cfg.OutputFiles, MaxFileBytes: int64(a.cfg.OutputBytes), MaxRunBytes: int64(a.cfg.OutputBytes),
 		InlineBytes: int(a.cfg.InlineBytes), Concurrency: a.cfg.Concurrency, Log: a.log,
+		PoolMemory: int64(a.cfg.PoolMemory), Digest: a.digest, Observe: a.metrics.observeClaim,
 	})
 	if err != nil {
 		return err
 	}
+	a.metrics.registry.MustRegister(poolCollector{a.manager.Pool})
 	return a.manager.Start(ctx)
+}
+
+// digest is what an image's name means now.
+func (a *app) digest(name string) (string, error) {
+	img, err := a.images.Get(name)
+	return img.Digest, err
 }
 
 // closeTime bounds how long ending waits for runs to end.
@@ -123,6 +133,7 @@ func (a *app) mount() *web.Server {
 	most := maxRequest(a.cfg.InputBytes)
 	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), most),
 		s.Local(), s.Budget(2*most), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
+	s.Handle("/metrics", a.metrics.handler(), s.Local())
 	return s
 }
 

@@ -36,6 +36,8 @@ type Config struct {
 	Runtimes       string  `env:"BELLJAR_RUNTIMES" type:"path" placeholder:"FILE" help:"TOML file with more runtimes, or other ones by the same names."`
 	Concurrency    int     `env:"BELLJAR_CONCURRENCY" default:"8" help:"Runs at a time; more wait for their turn."`
 
+	PoolMemory byteSize `env:"BELLJAR_POOL_MEMORY" default:"1GiB" help:"Memory of the sandboxes that wait for scripts, together; 0 makes each when it is needed."`
+
 	Memory  byteSize `env:"BELLJAR_MEMORY" default:"2GiB" help:"Memory of a sandbox, swap and tmpfs included."`
 	CPUs    float64  `name:"cpus" env:"BELLJAR_CPUS" default:"2" help:"CPUs of a sandbox."`
 	PIDs    int64    `name:"pids" env:"BELLJAR_PIDS" default:"512" help:"Processes and threads of a sandbox."`
@@ -106,6 +108,7 @@ func (c *Config) check() error {
 		{"BELLJAR_INODES", c.Inodes >= 512, "at least 512"},
 		{"BELLJAR_INPUT_BYTES", c.InputBytes > 0, "more than 0"},
 		{"BELLJAR_LOG_BYTES", c.LogBytes > 0, "more than 0"},
+		{"BELLJAR_POOL_MEMORY", c.PoolMemory >= 0, "0 or more"},
 		{"BELLJAR_OUTPUT_FILES", c.OutputFiles > 0, "at least 1"},
 		{"BELLJAR_OUTPUT_BYTES", c.OutputBytes > 0, "more than 0"},
 		{"BELLJAR_OUTPUT_QUOTA", c.OutputQuota > 0, "more than 0"},

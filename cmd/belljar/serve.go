@@ -58,6 +58,9 @@ func (a *app) serve(ctx context.Context) error {
 	a.url = baseURL(l) + "/mcp"
 	return a.serveLocal(ctx, func(ctx context.Context) error {
 		a.warnOfImage()
+		if err := a.manager.StartPool(); err != nil {
+			return err
+		}
 		a.log.Info("serving MCP", "url", a.url, "engine", a.engine.Properties().Engine, "version", version)
 		err := a.mount().Serve(ctx, l)
 		a.log.Info("stopping")

@@ -52,6 +52,9 @@ func (a *app) serveStdio(s *session) error {
 	}
 	return a.serveLocal(s.ctx, func(ctx context.Context) error {
 		a.warnOfImage()
+		if err := a.manager.StartPool(); err != nil {
+			return err
+		}
 		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.manager) })
 	})
 }

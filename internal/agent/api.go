@@ -50,6 +50,11 @@ type JobSpec struct {
 	Keep int `json:"keep"`
 	// LogBytes bounds each stream's log file, 0 for none.
 	LogBytes int64 `json:"log_bytes"`
+	// Gate lets the command start before its work is there: the variable
+	// BELLJAR_GATE names a FIFO that it reads to its end once it is ready.
+	// OpenGate lets it go on, with a time limit that counts from then; until
+	// then Timeout holds.
+	Gate bool `json:"gate,omitempty"`
 }
 
 // MaxKeep bounds JobSpec.Keep.
@@ -62,6 +67,7 @@ type JobState string
 // its process was reaped.
 const (
 	JobRunning JobState = "running"
+	JobWaiting JobState = "waiting" // at its gate
 	JobExited  JobState = "exited"
 )
 
@@ -72,10 +78,11 @@ type JobStatus struct {
 	// ExitCode is the process's; 128+n after signal n, 124 after a timeout,
 	// 126 and 127 as a shell would if the command could not be started (the
 	// reason then stands in Error).
-	ExitCode int           `json:"exit_code"`
-	Signal   int           `json:"signal,omitempty"`
-	TimedOut bool          `json:"timed_out,omitempty"`
-	Error    string        `json:"error,omitempty"`
+	ExitCode int    `json:"exit_code"`
+	Signal   int    `json:"signal,omitempty"`
+	TimedOut bool   `json:"timed_out,omitempty"`
+	Error    string `json:"error,omitempty"`
+	// Duration counts from the opening of the gate, if there is one.
 	Duration time.Duration `json:"duration"`
 	Stdout   Stream        `json:"stdout"`
 	Stderr   Stream        `json:"stderr"`

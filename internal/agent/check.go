@@ -161,7 +161,7 @@ func (s *JobStatus) check(id string, keep int) error {
 	switch {
 	case s.ID != id:
 		return nonsense("status of another job")
-	case s.State != JobRunning && s.State != JobExited:
+	case s.State != JobRunning && s.State != JobWaiting && s.State != JobExited:
 		return nonsense("job state %.100q", s.State)
 	case s.ExitCode < 0 || s.ExitCode > 255 || s.Signal < 0 || s.Signal > 127 || s.Duration < 0:
 		return nonsense("job exit code %d, signal %d, duration %d", s.ExitCode, s.Signal, s.Duration)

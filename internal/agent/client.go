@@ -122,13 +122,37 @@ func (c *Client) Job(ctx context.Context, id string) (JobStatus, error) {
 // ends or the connection breaks; the wait can then be taken up by another
 // call. ErrNoJob if there is none.
 func (c *Client) WaitJob(ctx context.Context, id string) (JobStatus, error) {
+	return c.wait(ctx, id, waitExit, func(s JobState) bool { return s == JobExited })
+}
+
+// WaitGate is WaitJob for a job with a gate: it returns as soon as the command
+// waits there, or has exited.
+func (c *Client) WaitGate(ctx context.Context, id string) (JobStatus, error) {
+	return c.wait(ctx, id, waitGate, func(s JobState) bool { return s != JobRunning })
+}
+
+// OpenGate lets a command that waits at its gate go on, with a time limit. It
+// fails with ErrGate if the command does not wait there, or no longer lives;
+// then it has seen nothing of what it was to work on.
+func (c *Client) OpenGate(ctx context.Context, id string, timeout time.Duration) error {
+	if err := checkJobID(id); err != nil {
+		return err
+	}
+	query := url.Values{"timeout": {timeout.String()}}
+	if err := c.call(ctx, "POST", "jobs/"+id+"/open", query, nil, maxHeader, nil); err != nil {
+		return fmt.Errorf("opening the gate of job %s: %w", id, err)
+	}
+	return nil
+}
+
+func (c *Client) wait(ctx context.Context, id, what string, enough func(JobState) bool) (JobStatus, error) {
 	for {
 		asked := time.Now()
-		st, err := c.job(ctx, id, url.Values{"wait": {"1"}})
+		st, err := c.job(ctx, id, url.Values{"wait": {what}})
 		if err != nil {
 			return JobStatus{}, fmt.Errorf("waiting for job %s: %w", id, err)
 		}
-		if st.State == JobExited {
+		if enough(st.State) {
 			return st, nil
 		}
 		// Asking again at once would let a hostile end keep us busy.
@@ -179,6 +203,18 @@ func (c *Client) WriteFile(ctx context.Context, path string, mode fs.FileMode, r
 	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode.Perm()), 8)}}
 	if err := c.call(ctx, "PUT", "file", query, r, maxHeader, nil); err != nil {
 		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	return nil
+}
+
+// FillFile is WriteFile into the file that is there, for a program that has it
+// open: the bytes go where they belong one after the other, and what the file
+// held beyond them stays. A missing file is made. It is for files of the
+// caller's own that are empty.
+func (c *Client) FillFile(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
+	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode.Perm()), 8)}, "fill": {"1"}}
+	if err := c.call(ctx, "PUT", "file", query, r, maxHeader, nil); err != nil {
+		return fmt.Errorf("filling %q: %w", path, err)
 	}
 	return nil
 }

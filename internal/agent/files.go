@@ -94,6 +94,9 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	if query.Get("fill") != "" {
+		return fill(path, fs.FileMode(mode), r.Body)
+	}
 	f, err := os.CreateTemp(dir, ".belljar-*")
 	if err != nil {
 		return err
@@ -111,6 +114,23 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// fill writes a file in place.
+func fill(path string, mode fs.FileMode, r io.Reader) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return fileError(err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+	buf := make([]byte, 256<<10)
+	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r, buf); err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // serveList lists directories, one after the other.

@@ -20,8 +20,8 @@ import (
 // job is a command under a supervisor.
 type job struct {
 	id             string
-	timeout        time.Duration
-	started        time.Time
+	timeout        time.Duration // until the gate opens, if there is one
+	gate           *gate         // nil if there is none
 	stdout, stderr *output
 	supervisor     *child        // its end means that nothing of the job is left
 	control        *os.File      // to the supervisor
@@ -29,6 +29,7 @@ type job struct {
 	exited         chan struct{}
 
 	mu       sync.Mutex
+	started  time.Time
 	pid      int  // the command's, 0 until it runs
 	killed   bool // by SIGKILL from here
 	duration time.Duration
@@ -66,7 +67,12 @@ func (s *Server) startJob(spec JobSpec) error {
 	s.live[j] = true
 	s.work.Go(j.stdout.read)
 	s.work.Go(j.stderr.read)
-	s.work.Go(func() { s.follow(j, s.order(spec)) })
+	o := s.order(spec)
+	if j.gate != nil {
+		o.Env = append(o.Env, GateVariable+"="+j.gate.path)
+		s.work.Go(j.gate.await)
+	}
+	s.work.Go(func() { s.follow(j, o) })
 	return nil
 }
 
@@ -104,6 +110,12 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 	}
 	theirs, ours = append(theirs, far), append(ours, control)
 	j.control = control
+	if spec.Gate {
+		if j.gate, err = newGate(s.path(filepath.Join(s.opts.LogDir, spec.ID, "gate"))); err != nil {
+			return nil, err
+		}
+		ours = append(ours, j.gate.node)
+	}
 	j.supervisor, err = s.children.start([]string{superviseName}, stdin, ends[0], ends[1], far)
 	return j, err
 }
@@ -175,6 +187,10 @@ func (s *Server) follow(j *job, o order) {
 	reports := j.converse(o)
 	timeout := time.NewTimer(j.timeout)
 	defer timeout.Stop()
+	var passed <-chan time.Duration
+	if j.gate != nil {
+		passed = j.gate.passed
+	}
 	var end *outcome
 	for end == nil {
 		select {
@@ -190,6 +206,8 @@ func (s *Server) follow(j *job, o order) {
 				j.mu.Unlock()
 				close(j.running)
 			}
+		case limit := <-passed:
+			timeout.Reset(limit)
 		case <-timeout.C:
 			end = &outcome{Code: 124, timedOut: true}
 			if err := s.end(j); err != nil {
@@ -197,13 +215,16 @@ func (s *Server) follow(j *job, o order) {
 			}
 		}
 	}
-	took := time.Since(j.started)
+	ended := time.Now()
 	j.stdout.settle()
 	j.stderr.settle()
 	j.mu.Lock()
-	j.duration, j.outcome = took, end
+	j.duration, j.outcome = ended.Sub(j.started), end
 	j.mu.Unlock()
 	close(j.exited)
+	if j.gate != nil {
+		j.gate.close()
+	}
 	s.retain(j)
 
 	<-j.supervisor.done
@@ -324,6 +345,9 @@ func (j *job) status() JobStatus {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	st := JobStatus{ID: j.id, State: JobRunning, Duration: time.Since(j.started)}
+	if j.gate.waiting() {
+		st.State = JobWaiting
+	}
 	if j.outcome != nil {
 		st.State, st.Duration = JobExited, j.duration
 		st.ExitCode, st.Signal = j.outcome.Code, j.outcome.Signal

@@ -169,6 +169,7 @@ func (s *Server) handler() http.Handler {
 		"PUT /v1/jobs/{id}":         s.serveStart,
 		"GET /v1/jobs/{id}":         s.serveJob,
 		"POST /v1/jobs/{id}/signal": s.serveSignal,
+		"POST /v1/jobs/{id}/open":   s.serveOpen,
 		"PUT /v1/file":              s.serveWrite,
 		"GET /v1/file":              s.serveRead,
 		"GET /v1/list":              s.serveList,
@@ -228,11 +229,16 @@ func (s *Server) serveJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if r.FormValue("wait") != "" {
+	if wait := r.FormValue("wait"); wait != "" {
 		timer := time.NewTimer(longPoll)
 		defer timer.Stop()
+		var reached <-chan struct{}
+		if wait == waitGate && j.gate != nil {
+			reached = j.gate.reached
+		}
 		select {
 		case <-j.exited:
+		case <-reached:
 		case <-timer.C:
 		case <-r.Context().Done():
 		}

@@ -52,6 +52,7 @@ var refusals = []struct {
 	status int
 }{
 	{ErrNoJob, "no_job", 404},
+	{ErrGate, "gate", 409},
 	{ErrNoFile, "no_file", 404},
 	{ErrNotPicture, "not_picture", 422},
 }
@@ -140,6 +141,12 @@ func treesOf(query url.Values) ([]Tree, error) {
 	}
 	return trees, nil
 }
+
+// What a request for a job's status may wait for.
+const (
+	waitExit = "exit"
+	waitGate = "gate" // or the exit
+)
 
 // longPoll is how long the agent holds a request that waits for a job.
 const longPoll = 20 * time.Second

@@ -33,6 +33,12 @@ type Engine interface {
 	// running one is no error.
 	Start(ctx context.Context, id string) error
 
+	// Claim gives a running sandbox that was made with Spec.Spare to a caller:
+	// its labels and expiry become those given, and it gets its full share of
+	// the CPU. All that holds when Claim returns. It fails with ErrNotRunning
+	// if the sandbox has ended meanwhile.
+	Claim(ctx context.Context, id string, labels map[string]string, expires time.Time) error
+
 	// Connect returns a byte stream on which the agent serves its HTTP/2 API,
 	// waiting until the agent offers one. Each call returns a new stream; one
 	// is open at a time, and a new one can be had after the old one is
@@ -74,6 +80,9 @@ type Spec struct {
 	Image string
 	// Limits apply to the sandbox as a whole. Every field must be positive.
 	Limits Limits
+	// Spare is for a sandbox that is made before somebody needs it: until it
+	// is claimed, it gets CPU time that others leave.
+	Spare bool
 }
 
 // Limits bound one sandbox.
@@ -140,6 +149,9 @@ type Receipt struct {
 
 	// OOMKills counts processes killed for want of memory.
 	OOMKills int64 `json:"-"`
+	// MemoryUsed is how much memory the sandbox uses now, in bytes, without
+	// what the kernel would give up at need; 0 if that is not known.
+	MemoryUsed int64 `json:"-"`
 }
 
 // Limit is one limit as the kernel holds it.

@@ -28,8 +28,11 @@ type hostileEngine struct {
 
 func (h *hostileEngine) Create(context.Context, engine.Spec) error { return nil }
 func (h *hostileEngine) Start(context.Context, string) error       { return nil }
-func (h *hostileEngine) Stop(context.Context, string) error        { h.stopped = true; return nil }
-func (h *hostileEngine) Remove(context.Context, string) error      { h.removed = true; return nil }
+func (h *hostileEngine) Claim(context.Context, string, map[string]string, time.Time) error {
+	return nil
+}
+func (h *hostileEngine) Stop(context.Context, string) error   { h.stopped = true; return nil }
+func (h *hostileEngine) Remove(context.Context, string) error { h.removed = true; return nil }
 func (h *hostileEngine) Inspect(context.Context, string) (engine.Receipt, error) {
 	return engine.Receipt{}, nil
 }

@@ -44,14 +44,14 @@ func (e *TransitionError) Error() string {
 
 // A box is a sandbox that this Manager has made or is making.
 type box struct {
-	id      string
-	due     time.Time // when its job is likely over at the latest
-	expires time.Time // when a sweep removes it
-	cancel  context.CancelFunc
-	release func() // gives its place to another; safe to call twice
+	id string
 
-	mu    sync.Mutex // guards state; nothing else is taken while it is held
-	state State
+	mu      sync.Mutex // guards what follows; nothing else is taken while it is held
+	state   State
+	due     time.Time // when its job is likely over at the latest; zero without one
+	expires time.Time // when a sweep removes it
+	cancel  func()    // ends what is done for it now; safe to call twice
+	release func()    // gives its place to another; safe to call twice
 }
 
 // to moves the sandbox to a state, once: of two callers that ask for the same
@@ -72,17 +72,55 @@ func (b *box) is(s State) bool {
 	return b.state == s
 }
 
+// end ends what is done for the sandbox now.
+func (b *box) end() {
+	b.mu.Lock()
+	cancel := b.cancel
+	b.mu.Unlock()
+	cancel()
+}
+
+// leave gives the sandbox's place on.
+func (b *box) leave() {
+	b.mu.Lock()
+	release := b.release
+	b.mu.Unlock()
+	release()
+}
+
+// hold makes the sandbox the holder of a place until it is removed.
+func (b *box) hold(release func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.release = release
+}
+
+// waits notes that the sandbox is for a job yet to come, and until when.
+func (b *box) waits(expires time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.due, b.expires = time.Time{}, expires
+}
+
+// times returns when its job is likely over, and when a sweep removes it.
+func (b *box) times() (due, expires time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.due, b.expires
+}
+
 // Labels of what the Manager makes.
 const (
 	labelOwner   = "owner"   // ownerName
 	labelServer  = "server"  // Options.ServerID
 	labelBoot    = "boot"    // a process of that server
-	labelKind    = "kind"    // kindRun or kindProbe
+	labelKind    = "kind"    // one of those below
 	labelSubject = "subject" // whose run it is
 
 	ownerName = "belljar"
 	kindRun   = "run"
 	kindProbe = "probe"
+	kindSpare = "spare" // waits in the pool for a run
 )
 
 // What a sandbox's life may take besides its job. The agent is hostile, so
@@ -90,6 +128,7 @@ const (
 const (
 	setupTime   = 60 * time.Second // create, start, connect, write the inputs
 	answerTime  = 10 * time.Second // the agent's delay after a job's timeout
+	claimTime   = 20 * time.Second // make a spare sandbox that of a run
 	collectTime = 60 * time.Second // fetch outputs
 	expiryGrace = 60 * time.Second // until a sweep takes what should be gone
 )
@@ -97,21 +136,26 @@ const (
 // register makes a box known before anything is created for it, so that no
 // sweep takes the sandbox for an orphan. The context ends with the box.
 func (m *Manager) register(ctx context.Context, kind string, work time.Duration, release func()) (context.Context, *box) {
-	now := m.o.Now()
-	ctx, cancel := context.WithCancel(ctx)
-	b := &box{
-		id:      kind + "-" + randomID(),
-		due:     now.Add(work),
-		expires: now.Add(setupTime + work + answerTime + collectTime + expiryGrace),
-		release: sync.OnceFunc(release),
-		state:   Making,
-	}
-	stop := context.AfterFunc(m.base, cancel)
-	b.cancel = func() { stop(); cancel() }
+	b := &box{id: kind + "-" + randomID(), state: Making, release: sync.OnceFunc(release), cancel: func() {}}
+	ctx = m.bind(ctx, b, work)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.boxes[b.id] = b
 	return ctx, b
+}
+
+// bind gives a box a piece of work. The context ends with the box.
+func (m *Manager) bind(ctx context.Context, b *box, work time.Duration) context.Context {
+	now := m.o.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(m.base, cancel)
+	b.end() // its previous work
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.due = now.Add(work)
+	b.expires = now.Add(setupTime + work + answerTime + collectTime + expiryGrace)
+	b.cancel = func() { stop(); cancel() }
+	return ctx
 }
 
 func (m *Manager) labels(kind string, s access.Subject) map[string]string {
@@ -127,7 +171,7 @@ func (m *Manager) labels(kind string, s access.Subject) map[string]string {
 // destroy ends a sandbox and removes it in the background. Only the first
 // call for a sandbox does anything. The caller is counted work.
 func (m *Manager) destroy(b *box) {
-	b.cancel()
+	b.end()
 	if b.to(Ending) != nil {
 		return
 	}
@@ -144,10 +188,10 @@ const removeTime = 30 * time.Second
 func (m *Manager) removeWithRetries(b *box) {
 	// The place is given on after the first attempt: one removal that hangs
 	// must not block runs for good.
-	defer b.release()
+	defer b.leave()
 	for i := 0; ; i++ {
 		err := m.remove(b)
-		b.release()
+		b.leave()
 		if err == nil {
 			return
 		}

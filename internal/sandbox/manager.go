@@ -68,6 +68,20 @@ type Options struct {
 	// SweepEvery is the time between two sweeps; 1 min.
 	SweepEvery time.Duration
 
+	// PoolMemory bounds the sandboxes that wait for scripts, in bytes of
+	// memory that they use together. 0 is for no pool.
+	PoolMemory int64
+	// Digest returns the digest of the image that a name means now, or an
+	// error if there is none. A spare sandbox of another image is not used.
+	// Nil if names never change their meaning.
+	Digest func(image string) (string, error)
+	// FreeMemory is the share of the host's memory that is available, 0 to 1.
+	// Below 0.1 the pool is drained. Default: what /proc/meminfo says.
+	FreeMemory func() float64
+	// Observe is told how long a run that had its place waited for its script
+	// to begin, and whether a spare sandbox of its runtime was there.
+	Observe func(runtime string, hit bool, wait time.Duration)
+
 	Log *slog.Logger     // discarded if nil
 	Now func() time.Time // the clock that expiry is measured by; time.Now
 }
@@ -92,6 +106,15 @@ func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Digest == nil {
+		o.Digest = func(image string) (string, error) { return image, nil }
+	}
+	if o.FreeMemory == nil {
+		o.FreeMemory = freeMemory
+	}
+	if o.Observe == nil {
+		o.Observe = func(string, bool, time.Duration) {}
+	}
 }
 
 func (o *Options) check() error {
@@ -115,6 +138,7 @@ type Manager struct {
 	o     Options
 	boot  string // tells this process's sandboxes from an earlier one's
 	slots slots
+	pool  *pool
 
 	// base ends when runs must end, since the Manager is closed.
 	base context.Context
@@ -146,6 +170,7 @@ func New(o Options) (*Manager, error) {
 		boxes:   map[string]*box{},
 		probes:  map[string]probe{},
 	}
+	m.pool = newPool(m)
 	m.base, m.halt = context.WithCancel(context.Background())
 	return m, nil
 }
@@ -178,6 +203,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		close(m.closing)
 	}
 	m.mu.Unlock()
+	m.pool.close()
 
 	done := make(chan struct{})
 	go func() {

@@ -59,6 +59,7 @@ type plan struct {
 	runtime lang.Runtime
 	image   string
 	timeout time.Duration
+	placed  time.Time // when the run got its place
 }
 
 func (m *Manager) plan(r Request) (plan, error) {

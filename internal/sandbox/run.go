@@ -8,11 +8,13 @@ import (
 	"math"
 	"path"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"belljar/internal/agent"
 	"belljar/internal/engine"
+	"belljar/internal/lang"
 )
 
 // Places inside a sandbox.
@@ -26,6 +28,15 @@ const (
 
 // jobID names the one job of a run.
 const jobID = "run"
+
+// A seat is a sandbox with its agent, for one script.
+type seat struct {
+	b       *box
+	c       *agent.Client
+	lane    *lane // of the pool, nil if it was made for this run
+	receipt engine.Receipt
+	begun   time.Time // when the script began
+}
 
 // Run runs a script in a fresh sandbox and returns what came of it. It fails
 // with a *RequestError if the request cannot be carried out as it is. When
@@ -44,47 +55,105 @@ func (m *Manager) Run(ctx context.Context, r Request) (*Result, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("waiting for a place: %w", err)
 	}
-	ctx, b := m.register(ctx, kindRun, p.timeout, m.slots.release)
-	defer m.destroy(b)
-	return m.run(ctx, b, p)
+	m.pool.runBegins()
+	defer m.pool.runEnds()
+	p.placed = time.Now()
+	release := sync.OnceFunc(m.slots.release)
+	for {
+		s := m.pool.take(p)
+		if s == nil {
+			return m.runNew(ctx, p, release)
+		}
+		res, err := m.runSpare(ctx, s, p, release)
+		if !errors.Is(err, errStale) {
+			return res, err
+		}
+		m.o.Log.Info("a spare sandbox was of no use", "sandbox", s.b.id, "err", err)
+		if ctx.Err() != nil {
+			release()
+			return nil, fmt.Errorf("claiming a sandbox: %w", context.Cause(ctx))
+		}
+	}
 }
 
-func (m *Manager) run(ctx context.Context, b *box, p plan) (*Result, error) {
+// runNew runs a script in a sandbox that is made for it, which holds the place
+// until it is removed.
+func (m *Manager) runNew(ctx context.Context, p plan, release func()) (*Result, error) {
+	ctx, b := m.register(ctx, kindRun, p.timeout, release)
+	defer m.destroy(b)
 	setup, cancel := context.WithTimeout(ctx, setupTime)
 	defer cancel()
 	c, err := m.launch(setup, b, m.spec(b, kindRun, p))
+	if full := (*engine.HostFullError)(nil); errors.As(err, &full) && m.pool.drain() {
+		// What the pool holds is meant for runs like this one.
+		c, err = m.launch(setup, b, m.spec(b, kindRun, p))
+	}
 	if err != nil {
 		return nil, m.explain(err, p.image)
 	}
 	defer c.Close()
-	receipt, err := m.o.Engine.Inspect(setup, b.id)
-	if err != nil {
-		return nil, fmt.Errorf("reading the limits of sandbox %s: %w", b.id, err)
+	s := &seat{b: b, c: c}
+	if err := m.prepare(setup, s, p); err != nil {
+		return nil, err
 	}
-	if loose := receipt.Unenforced(); m.o.Strict && len(loose) > 0 {
-		return nil, refuse("nothing was run: the server is set to be strict about limits (BELLJAR_STRICT_LIMITS), and its kernel does not enforce %s", strings.Join(loose, ", "))
+	if err := b.to(Used); err != nil {
+		return nil, err
 	}
-	if err := m.write(setup, c, p); err != nil {
-		return nil, fmt.Errorf("writing the script into sandbox %s: %w", b.id, err)
+	if err := m.start(setup, s, p); err != nil {
+		return nil, err
 	}
+	return m.run(ctx, s, p)
+}
 
-	res := &Result{OutputFiles: []File{}, Limits: m.limits(receipt, p.timeout)}
-	begun := time.Now()
-	status, err := m.execute(ctx, c, b, p)
-	res.DurationMS = time.Since(begun).Milliseconds()
+// prepare sees to all that must hold before a script begins: the limits are
+// what was promised, and its files are there.
+func (m *Manager) prepare(ctx context.Context, s *seat, p plan) (err error) {
+	if s.receipt, err = m.o.Engine.Inspect(ctx, s.b.id); err != nil {
+		return fmt.Errorf("reading the limits of sandbox %s: %w", s.b.id, err)
+	}
+	if loose := s.receipt.Unenforced(); m.o.Strict && len(loose) > 0 {
+		return refuse("nothing was run: the server is set to be strict about limits (BELLJAR_STRICT_LIMITS), and its kernel does not enforce %s", strings.Join(loose, ", "))
+	}
+	if err := m.write(ctx, s, p); err != nil {
+		return fmt.Errorf("writing the script into sandbox %s: %w", s.b.id, err)
+	}
+	return nil
+}
+
+// start begins the script. An error with agent.ErrGate says that it has not
+// begun.
+func (m *Manager) start(ctx context.Context, s *seat, p plan) (err error) {
+	s.begun = time.Now()
+	if s.lane != nil && s.lane.warm {
+		err = s.c.OpenGate(ctx, jobID, p.timeout)
+	} else {
+		err = s.c.StartJob(ctx, m.job(p.runtime, p.timeout))
+	}
+	if err != nil {
+		return fmt.Errorf("starting the script in sandbox %s: %w", s.b.id, err)
+	}
+	hit := s.lane != nil && s.lane.serves(p.runtime)
+	m.pool.asked(p.runtime, hit)
+	m.o.Observe(p.runtime.Name, hit, time.Since(p.placed))
+	return nil
+}
+
+// run sees a script that has begun to its end.
+func (m *Manager) run(ctx context.Context, s *seat, p plan) (*Result, error) {
+	res := &Result{OutputFiles: []File{}, Limits: m.limits(s.receipt, p.timeout)}
+	status, err := m.await(ctx, s.c, p)
+	res.DurationMS = time.Since(s.begun).Milliseconds()
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("running in sandbox %s: %w", b.id, context.Cause(ctx))
-	case errors.Is(err, errLost):
-		m.lost(ctx, b, p, res, err)
-		return res, nil
+		return nil, fmt.Errorf("running in sandbox %s: %w", s.b.id, context.Cause(ctx))
 	case err != nil:
-		return nil, fmt.Errorf("running in sandbox %s: %w", b.id, err)
+		m.lost(ctx, s.b, p, res, err)
+		return res, nil
 	}
-	m.judge(ctx, b, p, status, res)
-	m.collect(ctx, c, b, p, status, res)
+	m.judge(ctx, s.b, p, status, res)
+	m.collect(ctx, s.c, s.b, p, status, res)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("collecting from sandbox %s: %w", b.id, context.Cause(ctx))
+		return nil, fmt.Errorf("collecting from sandbox %s: %w", s.b.id, context.Cause(ctx))
 	}
 	return res, nil
 }
@@ -119,57 +188,66 @@ func (m *Manager) launch(ctx context.Context, b *box, s engine.Spec) (*agent.Cli
 	return c, nil
 }
 
-func (m *Manager) write(ctx context.Context, c *agent.Client, p plan) error {
-	script := path.Join(agent.Workdir, p.runtime.Script())
-	if err := c.WriteFile(ctx, script, 0o644, strings.NewReader(p.Script)); err != nil {
-		return err
-	}
+// write puts a script and what it reads in their places. A spare sandbox's
+// interpreter may have the script and the standard input open already.
+func (m *Manager) write(ctx context.Context, s *seat, p plan) error {
 	for _, in := range p.Inputs {
-		if err := c.WriteFile(ctx, path.Join(inputDir, in.Name), 0o644, bytes.NewReader(in.Data)); err != nil {
+		if err := s.c.WriteFile(ctx, path.Join(inputDir, in.Name), 0o644, bytes.NewReader(in.Data)); err != nil {
 			return err
 		}
 	}
-	if p.Stdin != "" {
-		return c.WriteFile(ctx, stdinFile, 0o600, strings.NewReader(p.Stdin))
+	if s.lane == nil || !s.lane.serves(p.runtime) {
+		if err := m.writeFiles(ctx, s.c, p.runtime); err != nil {
+			return err
+		}
+	}
+	if s.lane == nil || p.Stdin != "" {
+		if err := s.c.FillFile(ctx, stdinFile, 0o600, strings.NewReader(p.Stdin)); err != nil {
+			return err
+		}
+	}
+	return s.c.FillFile(ctx, scriptFile(p.runtime), 0o644, strings.NewReader(p.Script))
+}
+
+// writeFiles puts the files of runtimes in their places.
+func (m *Manager) writeFiles(ctx context.Context, c *agent.Client, runtimes ...lang.Runtime) error {
+	for _, r := range runtimes {
+		for _, f := range r.Files {
+			if err := c.WriteFile(ctx, path.Join(r.Dir(), f.Name), 0o644, bytes.NewReader(f.Data)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// errLost is for a sandbox whose agent stopped answering while the script
-// ran. The script is the likely reason.
-var errLost = errors.New("the agent does not answer")
+func scriptFile(r lang.Runtime) string { return path.Join(agent.Workdir, r.Script()) }
 
-// execute runs the script and waits for it: not for the agent's word alone,
-// but up to a deadline of the server's own.
-func (m *Manager) execute(ctx context.Context, c *agent.Client, b *box, p plan) (agent.JobStatus, error) {
-	if err := b.to(Used); err != nil {
-		return agent.JobStatus{}, err
-	}
-	job := agent.JobSpec{
+// job is the one that runs a script.
+func (m *Manager) job(r lang.Runtime, timeout time.Duration) agent.JobSpec {
+	return agent.JobSpec{
 		ID:       jobID,
-		Argv:     p.runtime.Command(),
-		Env:      p.runtime.Environ(),
+		Argv:     r.Command(),
+		Env:      r.Environ(),
 		Dir:      agent.Workdir,
-		Timeout:  p.timeout,
+		Stdin:    stdinFile,
+		Timeout:  timeout,
 		Keep:     (m.o.MaxOutput + 1) / 2,
 		LogBytes: m.o.LogBytes,
 	}
-	if p.Stdin != "" {
-		job.Stdin = stdinFile
-	}
+}
+
+// await waits for a script: not for the agent's word alone, but up to a
+// deadline of the server's own. An error means that the agent stopped
+// answering, or talks nonsense; the script is the likely reason.
+func (m *Manager) await(ctx context.Context, c *agent.Client, p plan) (agent.JobStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout+answerTime)
 	defer cancel()
-	if err := c.StartJob(ctx, job); err != nil {
-		return agent.JobStatus{}, fmt.Errorf("starting the script: %w", err)
-	}
 	status, err := c.WaitJob(ctx, jobID)
-	if err != nil {
-		return status, fmt.Errorf("%w: %w", errLost, err)
+	if err == nil && status.State != agent.JobExited {
+		err = fmt.Errorf("it says the script is %q", clip(string(status.State)))
 	}
-	if status.State != agent.JobExited {
-		return status, fmt.Errorf("%w: it says the script is %q", errLost, clip(string(status.State)))
-	}
-	return status, nil
+	return status, err
 }
 
 // lost fills in the result of a run whose sandbox no longer answers, and
@@ -249,7 +327,9 @@ func (m *Manager) busy() error {
 	now := m.o.Now()
 	m.mu.Lock()
 	for _, b := range m.boxes {
-		wait = min(wait, b.due.Sub(now).Seconds())
+		if due, _ := b.times(); !due.IsZero() {
+			wait = min(wait, due.Sub(now).Seconds())
+		}
 	}
 	m.mu.Unlock()
 	wait = min(max(1, math.Ceil(wait)), math.Ceil(m.o.MaxTimeout.Seconds()))

@@ -67,9 +67,10 @@ func (m *Manager) sweepOne(ctx context.Context, s engine.Status) {
 	expired := !s.Expires.IsZero() && m.o.Now().After(s.Expires)
 	var orphan bool
 	switch s.Labels[labelKind] {
-	case kindRun, kindProbe, "":
-		// A run lives as long as its call, and this process has no such
-		// call. What has no label is a creation that was cut off.
+	case kindRun, kindProbe, kindSpare, "":
+		// A run lives as long as its call, a spare one as long as its pool,
+		// and this process has none. What has no label is a creation that
+		// was cut off.
 		orphan = true
 	}
 	if !expired && !orphan {
@@ -94,8 +95,8 @@ func (m *Manager) sweepKnown() {
 		if !ok {
 			continue
 		}
-		if m.o.Now().After(b.expires) {
-			b.cancel()
+		if _, expires := b.times(); m.o.Now().After(expires) {
+			b.end()
 			if b.to(Ending) == nil {
 				m.o.Log.Warn("a sandbox has outlived its time", "sandbox", b.id)
 			}
@@ -106,6 +107,6 @@ func (m *Manager) sweepKnown() {
 		if err := m.remove(b); err != nil {
 			m.o.Log.Warn("removing a sandbox failed", "sandbox", b.id, "err", err)
 		}
-		b.release()
+		b.leave()
 	}
 }

@@ -193,6 +193,20 @@ func (m *Memory) Start(ctx context.Context, id string) error {
 	return nil
 }
 
+// Claim changes labels and expiry.
+func (m *Memory) Claim(ctx context.Context, id string, labels map[string]string, expires time.Time) error {
+	w, sb, err := m.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer w.mu.Unlock()
+	if sb.status.State != engine.Running {
+		return fmt.Errorf("sandbox %s: %w", id, engine.ErrNotRunning)
+	}
+	sb.status.Labels, sb.status.Expires = maps.Clone(labels), expires
+	return nil
+}
+
 // Connect returns one end of a socket pair whose other end the agent serves.
 func (m *Memory) Connect(ctx context.Context, id string) (net.Conn, error) {
 	w, sb, err := m.find(ctx, id)

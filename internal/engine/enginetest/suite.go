@@ -45,6 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) *Subject) {
 		{"FilesSurviveStop", testFilesSurviveStop},
 		{"RemoveEndsJobs", testRemoveEndsJobs},
 		{"Receipt", testReceipt},
+		{"Claim", testClaim},
 		{"SideBySide", testSideBySide},
 		{"Reopen", testReopen},
 	}
@@ -136,6 +137,7 @@ func testUnknown(t *testing.T, s *Subject) {
 	_, inspectErr := s.Engine.Inspect(ctx, "nobody")
 	for what, err := range map[string]error{
 		"start": s.Engine.Start(ctx, "nobody"), "stop": s.Engine.Stop(ctx, "nobody"),
+		"claim":   s.Engine.Claim(ctx, "nobody", nil, time.Time{}),
 		"connect": connectErr, "inspect": inspectErr,
 	} {
 		if !errors.Is(err, engine.ErrNotFound) {
@@ -322,6 +324,44 @@ func testReceipt(t *testing.T, s *Subject) {
 	}
 	if r.Network == "" {
 		t.Error("the receipt does not say what the network is")
+	}
+}
+
+func testClaim(t *testing.T, s *Subject) {
+	ctx := t.Context()
+	spec := s.spec("spare")
+	spec.Spare = true
+	s.Start(t, spec)
+	c := s.Connect(t, "spare")
+	labels, expires := map[string]string{"kind": "run", "subject": "me"}, time.Now().Add(time.Minute).Truncate(time.Second)
+	if err := s.Engine.Claim(ctx, "spare", labels, expires); err != nil {
+		t.Fatal(err)
+	}
+	want := func(state engine.State) {
+		t.Helper()
+		all, err := s.Engine.List(ctx)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("list: %v, %v", all, err)
+		}
+		all[0].Created = time.Time{}
+		if d := cmp.Diff(engine.Status{ID: "spare", State: state, Labels: labels, Image: s.Image, Expires: expires}, all[0]); d != "" {
+			t.Errorf("after the claim (-want +got):\n%s", d)
+		}
+	}
+	want(engine.Running)
+	if got := Output(t, c, "echo claimed"); got != "claimed\n" {
+		t.Errorf("echo printed %q", got)
+	}
+	if s.Reopen != nil {
+		c.Close()
+		s.Engine = s.Reopen()
+		want(engine.Running)
+	}
+	if err := s.Engine.Stop(ctx, "spare"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Engine.Claim(ctx, "spare", labels, expires); !errors.Is(err, engine.ErrNotRunning) {
+		t.Errorf("claiming a stopped one: %v, want ErrNotRunning", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -166,7 +167,7 @@ func (b *box) start(ctx context.Context) error {
 		rootfs: p.rootfs(), ids: ids, group: b.e.group(id), dir: "/",
 		argv:   []string{agent.Binary},
 		env:    agentEnv(b.img.Config.Env),
-		limits: b.record.Spec.Limits,
+		limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
 		mounts: []specs.Mount{agentMount(p.share())},
 	})
 	if err != nil {
@@ -207,6 +208,22 @@ func (b *box) began(pid int) error {
 	}
 	b.update(func(*record) { b.receipt = receipt })
 	return nil
+}
+
+// Claim implements engine.Engine.
+func (e *Engine) Claim(_ context.Context, id string, labels map[string]string, expires time.Time) error {
+	return e.with(id, "claiming", func(b *box) error {
+		if !b.running() {
+			return engine.ErrNotRunning
+		}
+		if err := e.cg.fullShare(b.process.groups); err != nil {
+			return fmt.Errorf("giving it its share of the CPU: %w", err)
+		}
+		b.update(func(r *record) {
+			r.Spec.Labels, r.Spec.Expires, r.Spec.Spare = maps.Clone(labels), expires, false
+		})
+		return b.save()
+	})
 }
 
 // agentEnv is the environment of process 1, which jobs inherit.

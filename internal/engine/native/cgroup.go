@@ -2,7 +2,6 @@ package native
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -272,14 +271,41 @@ func (c cgroups) receipt(m membership, asked engine.Limits) engine.Receipt {
 
 // oomKills reads how many processes died for want of memory.
 func (c cgroups) oomKills(m membership) int64 {
-	file, dir := "memory.oom_control", m.dir["memory"]
 	if c.v2() {
-		file, dir = "memory.events", m.v2
+		return counter(m.v2, "memory.events", "oom_kill")
 	}
+	return counter(m.dir["memory"], "memory.oom_control", "oom_kill")
+}
+
+// fullShare gives the group of a spare sandbox the weight that groups have
+// from the start.
+func (c cgroups) fullShare(m membership) error {
+	if c.v2() {
+		return os.WriteFile(filepath.Join(m.v2, "cpu.weight"), []byte("100"), 0)
+	}
+	dir := m.dir["cpu"]
+	if dir == "" {
+		return nil // no such controller here: there is no weight
+	}
+	return os.WriteFile(filepath.Join(dir, "cpu.shares"), []byte("1024"), 0)
+}
+
+// memoryUsed reads what a group has in use, without file pages that were not
+// used of late.
+func (c cgroups) memoryUsed(m membership) int64 {
+	dir, usage, inactive := m.dir["memory"], "memory.usage_in_bytes", "total_inactive_file"
+	if c.v2() {
+		dir, usage, inactive = m.v2, "memory.current", "inactive_file"
+	}
+	return max(0, int64(readNumber(dir, usage))-counter(dir, "memory.stat", inactive))
+}
+
+// counter reads a line "NAME NUMBER" of a control file; 0 if there is none.
+func counter(dir, file, name string) int64 {
 	data, _ := os.ReadFile(filepath.Join(dir, file))
-	for line := range bytes.Lines(data) {
-		var n int64
-		if _, err := fmt.Sscanf(string(line), "oom_kill %d", &n); err == nil {
+	for line := range strings.Lines(string(data)) {
+		if key, value, _ := strings.Cut(strings.TrimSpace(line), " "); key == name {
+			n, _ := strconv.ParseInt(value, 10, 64)
 			return n
 		}
 	}

@@ -26,6 +26,7 @@ func (e *Engine) Inspect(_ context.Context, id string) (engine.Receipt, error) {
 	}
 	r := b.receipt
 	r.OOMKills = e.cg.oomKills(b.process.groups)
+	r.MemoryUsed = e.cg.memoryUsed(b.process.groups)
 	return r, nil
 }
 

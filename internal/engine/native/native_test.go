@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"belljar/internal/engine"
 	"belljar/internal/engine/enginetest"
@@ -288,5 +289,40 @@ func TestTwoServersShareNoIDs(t *testing.T) {
 	b := newSubject(t, options(t.TempDir(), "")).Engine.(*Engine)
 	if a.ids.window() == b.ids.window() {
 		t.Errorf("both hold window %d", a.ids.window())
+	}
+}
+
+// A spare sandbox gives way to others; its claim ends that, before anything
+// else runs in it.
+func TestSpareGivesWay(t *testing.T) {
+	needRoot(t)
+	s := newSubject(t, options(t.TempDir(), ""))
+	e := s.Engine.(*Engine)
+	weight := func(id string) float64 {
+		t.Helper()
+		b, err := e.find(id, "looking at")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.cg.v2() {
+			return readNumber(b.process.groups.v2, "cpu.weight") / 100
+		}
+		return readNumber(b.process.groups.dir["cpu"], "cpu.shares") / 1024
+	}
+	spec := engine.Spec{ID: "plain", Image: s.Image, Limits: enginetest.Limits()}
+	s.Start(t, spec)
+	spec.ID, spec.Spare = "spare", true
+	s.Start(t, spec)
+	if w := weight("plain"); w != 1 {
+		t.Errorf("the weight of a sandbox is %v", w)
+	}
+	if w := weight("spare"); w <= 0 || w > 0.1 {
+		t.Errorf("the weight of a spare one is %v, want at most 0.1", w)
+	}
+	if err := e.Claim(t.Context(), "spare", nil, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if w := weight("spare"); w != 1 {
+		t.Errorf("after the claim its weight is %v", w)
 	}
 }

@@ -42,6 +42,7 @@ type container struct {
 	dir     string
 	user    specs.User
 	limits  engine.Limits // zero fields are not limited
+	spare   bool          // as in engine.Spec
 	mounts  []specs.Mount // beside the usual ones
 	hostNet bool
 }
@@ -130,11 +131,21 @@ func (c container) resources(cg cgroups) *specs.LinuxResources {
 		quota := int64(l * float64(period))
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
+	if c.spare {
+		if r.CPU == nil {
+			r.CPU = &specs.LinuxCPU{}
+		}
+		shares := spareShares
+		r.CPU.Shares = &shares
+	}
 	if l := c.limits.PIDs; l > 0 {
 		r.Pids = &specs.LinuxPids{Limit: &l}
 	}
 	return r
 }
+
+// spareShares is the CPU weight of a spare sandbox, where others have 1024.
+var spareShares uint64 = 32
 
 // rlimits lower what a process may raise for itself, never above what this
 // process has: that would need a privilege which a container may lack.
