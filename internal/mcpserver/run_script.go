@@ -181,6 +181,10 @@ func fileList(b *strings.Builder, res *sandbox.Result) {
 		}
 	}
 	for _, f := range res.OutputFiles {
+		if f.Bytes == 0 {
+			fmt.Fprintf(b, "- %s (empty)\n", sandbox.Printable(f.Name))
+			continue
+		}
 		fmt.Fprintf(b, "- %s (%s, %d bytes%s)", sandbox.Printable(f.Name), f.MIME, f.Bytes, previews[f.Name])
 		switch {
 		case f.Text != nil:

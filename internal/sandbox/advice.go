@@ -87,7 +87,7 @@ func (k *collector) adviseProcesses(string) string {
 }
 
 func (k *collector) adviseNetwork(string) string {
-	if k.res.Limits.Network != "none" {
+	if !strings.HasPrefix(k.res.Limits.Network, "none") {
 		return ""
 	}
 	return "a sandbox has no network: nothing can be fetched or installed from inside; list_runtimes tells what is installed, and input_files takes data"

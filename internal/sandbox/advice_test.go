@@ -15,7 +15,7 @@ func TestAdvice(t *testing.T) {
 		real := o.Engine
 		o.Engine = &faultyEngine{Engine: real, inspect: func(ctx context.Context, id string) (engine.Receipt, error) {
 			r, err := real.Inspect(ctx, id)
-			r.Network = "none"
+			r.Network = "none (loopback only)"
 			return r, err
 		}}
 	})
