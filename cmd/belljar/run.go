@@ -201,6 +201,9 @@ func (runtimesCmd) Run(s *session) error {
 				state = "not available: " + r.Reason
 			}
 			fmt.Printf("%-10s .%-4s %s\n", r.Name, r.Extension, state)
+			for _, part := range r.Missing {
+				fmt.Println("           missing:", part)
+			}
 		}
 		return err
 	})

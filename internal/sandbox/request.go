@@ -174,12 +174,12 @@ func (m *Manager) explain(err error, image string) error {
 	return err
 }
 
-// ownImage is the image whose Containerfile comes with Belljar.
-const ownImage = "mini"
+// ownImages are those whose Containerfiles come with Belljar.
+var ownImages = []string{"science", "mini", "julia-bullseye"}
 
 // HowToGet is what the server's operator types to get an image.
 func HowToGet(image string) string {
-	if image == ownImage {
+	if slices.Contains(ownImages, image) {
 		return "belljar image build -f images/Containerfile." + image + " " + image
 	}
 	return fmt.Sprintf("belljar image pull %s, or belljar image build -f Containerfile %[1]s", image)
