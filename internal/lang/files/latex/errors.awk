@@ -1,5 +1,6 @@
 # Prints the first errors of a log that was made with -file-line-error: where,
-# what, and the lines of the source around it. Ends with 1 if there is none.
+# what, and the lines of the source around it. Ends with 1 if there is none. In
+# the locale C: a log need not be valid UTF-8.
 
 BEGIN { most = 5 }
 
@@ -68,7 +69,7 @@ function finish() {
 	if (message ~ /no legal .end found/) { message = "the document ends without \\end{document}"; file = "" }
 	gsub(/  +/, " ", message)
 	place()
-	if (known[file, line, message]++) { message = context = ""; return }
+	if (known[file, line, column, message]++) { message = context = ""; return }
 	if (++count <= most) {
 		print (file == "" ? doc ": " : file ":" line ": ") message
 		printf "%s", context
@@ -123,7 +124,9 @@ open == NR - 1 && (sub(/^\([a-zA-Z0-9_.-]+\)  +/, " ") || /^          +[^ ]/) { 
 	number = substr($1, 3)
 	sub(/^l\.[0-9]+ /, "")
 	if (file == "" && index(nth(number), $0) == 1) { file = doc; line = number }
-	column = /^\.\.\./ ? 0 : length($0)
+	cut = /^\.\.\./
+	gsub(/[\200-\277]/, "") # all bytes of a character but the first
+	column = cut ? 0 : length($0)
 	finish()
 }
 

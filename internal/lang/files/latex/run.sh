@@ -85,9 +85,9 @@ companions() {
 # errors prints the engine's first errors, and then the log.
 errors() {
 	# An engine that could not start, or xelatex's driver, says so elsewhere.
-	awk -v doc="$doc" -f "$here/errors.awk" "$job.log" || tail -n 40 "$said"
+	LC_ALL=C awk -v doc="$doc" -f "$here/errors.awk" "$job.log" || tail -n 40 "$said"
 	printf '\n--- the log from its first error on; all of it is in %s.log\n' "$job"
-	awk '/^! |^[^:]+:[0-9]+: / { on = 1 } on && n++ < 200' "$job.log"
+	LC_ALL=C awk '/^! |^[^:]+:[0-9]+: / { on = 1 } on && n++ < 200' "$job.log"
 }
 
 engine=$(engine) || exit 1
@@ -134,5 +134,5 @@ if [ -s "$notes" ]; then
 	cat "$notes" >&2
 	exit 1
 fi
-awk -v pdf="$job.pdf" -v engine="$engine" -v passes=$pass -f "$here/success.awk" "$job.log"
+LC_ALL=C awk -v pdf="$job.pdf" -v engine="$engine" -v passes=$pass -f "$here/success.awk" "$job.log"
 [ $settled ] || echo "references still change after $most passes"
