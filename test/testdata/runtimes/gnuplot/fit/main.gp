@@ -5,8 +5,8 @@ stats "input/points.dat" using 2 nooutput
 print sprintf("slope %.4f intercept %.4f", a, b)
 print sprintf("mean %.3f of %d", STATS_mean, STATS_records)
 set print "output/result.txt"
+print a
 print a > 2 ? "steep" : "flat"
-set print
 set print "-"
 print "to stdout"
 exit status 3
