@@ -3,8 +3,8 @@
 # It does what latexmk does, in 0.3 s less and with messages of its own: the
 # engine that the document names, bibliography and indexes, passes until the
 # references have settled. No engine is started before the document is known:
-# one that has loaded its format would save 0.1 s of the 0.3 s of a pass, but
-# date the document by its own start.
+# one with its format loaded would save a quarter of a pass, but date the
+# document by its own start.
 
 if [ -n "${BELLJAR_GATE-}" ]; then
 	gate=$BELLJAR_GATE
