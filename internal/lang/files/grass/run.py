@@ -7,17 +7,20 @@ library and not by the program grass, which says what it does on standard error.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 
+if not shutil.which("grass"):
+    sys.exit("GRASS GIS is not installed in this image")
 python_path = subprocess.run(
     ["grass", "--config", "python_path"], capture_output=True, text=True, check=True
 ).stdout.strip()
 sys.path.insert(0, python_path)
 
-import grass.script as gs  # noqa: E402
+import grass.script as gs
 
 
 IMPORT = re.compile(

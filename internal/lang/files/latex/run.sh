@@ -85,7 +85,8 @@ companions() {
 # errors prints the engine's first errors, and then the log.
 errors() {
 	# An engine that could not start, or xelatex's driver, says so elsewhere.
-	LC_ALL=C awk -v doc="$doc" -f "$here/errors.awk" "$job.log" || tail -n 40 "$said"
+	[ -s "$job.log" ] && LC_ALL=C awk -v doc="$doc" -f "$here/errors.awk" "$job.log" || tail -n 40 "$said"
+	[ -s "$job.log" ] || return
 	printf '\n--- the log from its first error on; all of it is in %s.log\n' "$job"
 	LC_ALL=C awk '/^! |^[^:]+:[0-9]+: / { on = 1 } on && n++ < 200' "$job.log"
 }
