@@ -66,6 +66,7 @@ func (c *commandLine) run(t *testing.T, script string) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("PATH", filepath.Dir(c.program)+":"+e.Getenv("PATH"))
 			e.Setenv("BELLJAR_STATE_DIR", c.state)
+			e.Setenv("SANDBOX_IMAGE", "mini")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -210,6 +210,19 @@ func (r *result) file(t testing.TB, name string) file {
 	return r.Files[i]
 }
 
+// all returns the output files, also those that a long result lists in a file.
+func (r *result) all(t testing.TB) []file {
+	t.Helper()
+	if !strings.Contains(strings.Join(r.Notes, "\n"), "all are listed in output_files.json") {
+		return r.Files
+	}
+	var all []file
+	if err := json.Unmarshal(download(t, r.file(t, "output_files.json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // names returns the names of the output files.
 func (r *result) names() []string {
 	names := make([]string, len(r.Files))

@@ -6,17 +6,14 @@ package test
 import (
 	"bytes"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,14 +68,13 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// newState makes a state directory that has the image mini. It is removed
-// when the tests end.
-func newState(t testing.TB) string {
+// newState makes a state directory that has the images of the given names,
+// mini if none is given. It is removed when the tests end.
+func newState(t testing.TB, images ...string) string {
 	t.Helper()
 	needRoot(t)
-	images, err := cachedImages()
-	if err != nil {
-		t.Fatal(err)
+	if len(images) == 0 {
+		images = []string{"mini"}
 	}
 	dir, err := runDir()
 	if err != nil {
@@ -91,96 +87,18 @@ func newState(t testing.TB) string {
 	if err := os.Chmod(state, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("cp", "-al", images, filepath.Join(state, "images")).CombinedOutput(); err != nil {
-		t.Fatalf("copying the images: %v: %s", err, out)
+	if err := copyImages(filepath.Join(state, "images"), images); err != nil {
+		t.Fatal(err)
 	}
 	return state
-}
-
-// cachedImages returns an image store that holds mini, building it if no
-// earlier run of the tests has. Tests do not change it: they have copies.
-var cachedImages = sync.OnceValues(func() (string, error) {
-	path, err := built()
-	if err != nil {
-		return "", err
-	}
-	key, err := imagesKey()
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(cacheDir, 0o711); err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cacheDir, key)
-	// Other trees, with other images, need not wait for this one's.
-	lock, err := lockFile(dir+".lock", unix.LOCK_EX)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	images := filepath.Join(dir, "images")
-	if _, err := os.Stat(images); err == nil {
-		now := time.Now()
-		return images, os.Chtimes(dir, now, now)
-	}
-	if err := forgetImages(); err != nil {
-		return "", err
-	}
-	// A build that is killed must not count, so the name comes last.
-	part := dir + ".part"
-	if err := os.RemoveAll(part); err != nil {
-		return "", err
-	}
-	fmt.Fprintln(os.Stderr, "building the image mini, which takes minutes the first time")
-	cmd := exec.Command(path, "image", "build", "-f", "images/Containerfile.mini", "mini")
-	cmd.Dir = ".."
-	cmd.Env = environ("BELLJAR_STATE_DIR=" + part)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("building the image mini: %w", err)
-	}
-	return images, os.Rename(part, dir)
-})
-
-// forgetImages removes cached images that no run of the tests has used for a
-// week.
-func forgetImages() error {
-	for _, images := range glob(filepath.Join(cacheDir, "*/images")) {
-		dir := filepath.Dir(images)
-		info, err := os.Stat(dir)
-		if err != nil {
-			return err
-		}
-		if time.Since(info.ModTime()) > 7*24*time.Hour {
-			if err := errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+".lock")); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// imagesKey names what the image and its store are made from.
-func imagesKey() (string, error) {
-	files, err := filepath.Glob("../internal/image/*.go")
-	if err != nil {
-		return "", err
-	}
-	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
-	sum := sha256.New()
-	for _, f := range append(files, "../images/Containerfile.mini") {
-		data, err := os.ReadFile(f)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(sum, "%s %d\n%s", f, len(data), data)
-	}
-	return fmt.Sprintf("%x", sum.Sum(nil)[:16]), nil
 }
 
 // runDir is where this process's state directories are. It is locked while
 // the process lives, so that a later one can tell what nobody uses.
 var runDir = sync.OnceValues(func() (string, error) {
+	if err := os.MkdirAll(cacheDir, 0o711); err != nil {
+		return "", err
+	}
 	clearStale()
 	dir := filepath.Join(cacheDir, "run-"+strings.ToLower(rand.Text()[:8]))
 	if err := os.Mkdir(dir, 0o711); err != nil {
@@ -245,10 +163,11 @@ func lockFile(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// environ is the environment of a program under test: what it needs, and the
-// settings that the test makes, but none of the developer's.
+// environ is the environment of a program under test: what it needs, the image
+// that most tests use, and the settings that the test makes, but none of the
+// developer's.
 func environ(settings ...string) []string {
-	env := []string{"HOME=" + os.TempDir()}
+	env := []string{"HOME=" + os.TempDir(), "SANDBOX_IMAGE=mini"}
 	for _, name := range []string{"PATH", "TMPDIR", "LANG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)

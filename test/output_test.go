@@ -335,10 +335,11 @@ for n in itertools.count():
 '''
 subprocess.Popen(["python3", "-c", swap], start_new_session=True)
 `, secret))
-	if len(r.Files) < 10 {
-		t.Errorf("only %d files came back", len(r.Files))
+	files := r.all(t)
+	if len(files) < 10 {
+		t.Errorf("only %d files came back", len(files))
 	}
-	for _, f := range r.Files {
+	for _, f := range files {
 		if data := f.data(t); strings.Trim(data, "mine ") != "" {
 			t.Errorf("%s holds %.100q", f.Name, data)
 		}

@@ -36,7 +36,13 @@ type server struct {
 // links out of its log.
 func startServer(t testing.TB, settings ...string) *server {
 	t.Helper()
-	s := &server{state: newState(t), env: settings, log: newLogBuffer()}
+	return startServerWith(t, []string{"mini"}, settings...)
+}
+
+// startServerWith is startServer with other images than mini.
+func startServerWith(t testing.TB, images []string, settings ...string) *server {
+	t.Helper()
+	s := &server{state: newState(t, images...), env: settings, log: newLogBuffer()}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,33 +57,63 @@ func startServer(t testing.TB, settings ...string) *server {
 	return s
 }
 
-var shared struct {
-	sync.Mutex
-	server *server
+// shared is a server that tests share which neither kill it nor measure it.
+type shared struct {
+	images   []string
+	settings []string
+
+	mu     sync.Mutex
+	server *server // nil until a test asks for it
 }
 
-// sharedServer returns a server with default settings that tests share which
-// neither kill it nor measure it.
-func sharedServer(t testing.TB) *server {
+var (
+	miniShared = &shared{images: []string{"mini"}}
+	// The image is the default one here.
+	scienceShared = &shared{
+		images:   []string{"science", "mini", "julia-bullseye"},
+		settings: []string{"SANDBOX_IMAGE=", "BELLJAR_RUNTIMES=" + exampleTable("julia")},
+	}
+)
+
+// sharedServer returns a server with default settings and the image mini.
+func sharedServer(t testing.TB) *server { return miniShared.get(t) }
+
+// scienceServer returns a server with default settings, which has the images
+// science and mini, and runs Julia in the image julia-bullseye.
+func scienceServer(t testing.TB) *server { return scienceShared.get(t) }
+
+// exampleTable is the path of an example of an operator's table of runtimes.
+func exampleTable(name string) string {
+	path, err := filepath.Abs("../examples/runtimes/" + name + ".toml")
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return path
+}
+
+func (s *shared) get(t testing.TB) *server {
 	t.Helper()
 	needRoot(t)
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		s := &server{state: newState(t), log: newLogBuffer()}
-		if err := s.start(); err != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil {
+		started := &server{state: newState(t, s.images...), env: s.settings, log: newLogBuffer()}
+		if err := started.start(); err != nil {
 			t.Fatal(err)
 		}
-		shared.server = s
+		s.server = started
 	}
-	return shared.server
+	return s.server
 }
 
 func endShared() error {
-	if shared.server == nil {
-		return nil
+	var errs []error
+	for _, s := range []*shared{miniShared, scienceShared} {
+		if s.server != nil {
+			errs = append(errs, s.server.end())
+		}
 	}
-	return shared.server.end()
+	return errors.Join(errs...)
 }
 
 var serving = regexp.MustCompile(`msg="serving MCP" url=(http://\S+/mcp)`)

@@ -30,7 +30,7 @@ type Config struct {
 	PublicURL string `env:"SANDBOX_PUBLIC_URL" placeholder:"URL" help:"Where users reach this server; links to files begin with it. Default: http://HOST:PORT."`
 	Transport string `env:"MCP_TRANSPORT" default:"http" help:"What serve speaks: http or stdio."`
 
-	Image          string  `env:"SANDBOX_IMAGE" default:"mini" help:"Image that runs start from."`
+	Image          string  `env:"SANDBOX_IMAGE" default:"science" help:"Image that runs start from."`
 	DefaultTimeout seconds `env:"DEFAULT_TIMEOUT" default:"60" help:"A run's time limit if it asks for none."`
 	MaxTimeout     seconds `env:"MAX_TIMEOUT" default:"300" help:"The longest time limit that a run can ask for."`
 	Runtimes       string  `env:"BELLJAR_RUNTIMES" type:"path" placeholder:"FILE" help:"TOML file with more runtimes, or other ones by the same names."`

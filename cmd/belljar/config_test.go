@@ -62,7 +62,7 @@ func TestPrecedence(t *testing.T) {
 	if c.MaxOutput != 1024 {
 		t.Errorf("output %d: .env goes over the default", c.MaxOutput)
 	}
-	if c.Image != "mini" {
+	if c.Image != "science" {
 		t.Errorf("image %q: a variable that is set to nothing counts as not set", c.Image)
 	}
 }

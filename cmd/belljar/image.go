@@ -108,10 +108,22 @@ func (listImagesCmd) Run(s *session) error {
 		fmt.Fprintln(t, "NAME\tDIGEST\tSIZE\tCREATED\tSOURCE")
 		for _, img := range images {
 			fmt.Fprintf(t, "%s\t%s\t%d MiB\t%s\t%s\n", strings.Join(img.Names, " "), short(img.Digest),
-				img.Bytes>>20, img.Created.Local().Format(time.DateTime), img.Source)
+				img.Bytes>>20, img.Created.Local().Format(time.DateTime), origin(img))
 		}
 		return t.Flush()
 	})
+}
+
+// origin says where an image came from, and what it lacks.
+func origin(img image.Image) string {
+	var without []string
+	for _, m := range img.Missing {
+		without = append(without, m.What)
+	}
+	if len(without) == 0 {
+		return img.Source
+	}
+	return img.Source + "; without " + strings.Join(without, ", ")
 }
 
 func short(digest string) string {
@@ -179,16 +191,18 @@ func (p *progress) event(e image.Event) {
 		}
 		return
 	}
-	step := e.Text
+	step := strings.Join(strings.Fields(e.Text), " ")
 	if e.Steps > 0 {
-		step = fmt.Sprintf("[%d/%d] %s", e.Step, e.Steps, e.Text)
+		// What is said between steps is worth its length; a command need only
+		// be recognised.
+		step = cut(fmt.Sprintf("[%d/%d] %s", e.Step, e.Steps, e.Text), 110)
 	}
 	if step != p.step {
 		p.step, p.tail = step, nil
 		if p.bar != nil {
 			p.bar.Clear()
 		}
-		fmt.Fprintln(p.out, cut(step, 110))
+		fmt.Fprintln(p.out, step)
 	}
 	if p.bar == nil {
 		return

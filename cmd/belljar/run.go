@@ -53,7 +53,7 @@ func (c *runCmd) Run(s *session) error {
 }
 
 func (c *runCmd) request() (sandbox.Request, error) {
-	r := sandbox.Request{Subject: access.Owner, Runtime: c.Runtime}
+	r := sandbox.Request{Subject: access.Owner, Runtime: c.Runtime, AllFiles: true}
 	if c.Timeout != nil {
 		if r.Timeout = time.Duration(*c.Timeout); r.Timeout <= 0 {
 			return r, errors.New("--timeout: want more than 0 seconds")
@@ -201,6 +201,9 @@ func (runtimesCmd) Run(s *session) error {
 				state = "not available: " + r.Reason
 			}
 			fmt.Printf("%-10s .%-4s %s\n", r.Name, r.Extension, state)
+			for _, part := range r.Missing {
+				fmt.Println("           missing:", part)
+			}
 		}
 		return err
 	})

@@ -98,6 +98,7 @@ var (
 
 func startServer(ctx context.Context, belljar string) (*server, error) {
 	cmd := exec.CommandContext(ctx, belljar, "serve", "--port", "0")
+	cmd.Env = append(os.Environ(), "SANDBOX_IMAGE=mini")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	log, err := cmd.StderrPipe()
 	if err != nil {

@@ -110,6 +110,15 @@ type FileInfo struct {
 	ModTime time.Time `json:"mod_time"`
 }
 
+// A Tree is a directory to list.
+type Tree struct {
+	Dir string
+	// Max bounds the files of the listing.
+	Max int
+	// Flat leaves out the directories in it, with all that is below them.
+	Flat bool
+}
+
 // Listing is the answer to a listing of a tree.
 type Listing struct {
 	// Files are the regular files below the directory, sorted by path.
@@ -119,6 +128,8 @@ type Listing struct {
 	// Skipped counts what is neither a regular file nor a directory:
 	// symbolic links, devices, sockets, FIFOs.
 	Skipped int64 `json:"skipped,omitempty"`
+	// Err is why there is no listing, of one among several.
+	Err error `json:"-"`
 }
 
 // Health is the agent's answer to a health check.

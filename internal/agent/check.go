@@ -55,38 +55,75 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// readListing reads the lines of a listing of at most max files.
-func readListing(r io.Reader, max int) (Listing, error) {
+// readListings reads the listings of trees, in their order.
+func readListings(r io.Reader, trees []Tree) ([]Listing, error) {
 	// Paths in base64, and per file the rest of its line.
+	limit := int64(0)
+	for _, t := range trees {
+		limit += maxListing/3*4 + int64(t.Max)*256 + maxHeader
+	}
 	body := &errReader{r: r}
-	dec := json.NewDecoder(io.LimitReader(body, maxListing/3*4+int64(max)*256+maxHeader))
+	dec := json.NewDecoder(io.LimitReader(body, limit))
+	all := make([]Listing, len(trees))
+	for i, t := range trees {
+		var err error
+		all[i], err = readListing(dec, t)
+		switch {
+		case err == nil:
+		case body.err != nil:
+			return nil, body.err
+		case err == io.EOF && i > 0:
+			// An agent from before there were several knows the first only.
+			all[i].Err = errors.New("the agent lists one directory at a time")
+		case err == io.EOF:
+			return nil, nonsense("no listing")
+		default:
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// readListing reads the lines of one listing. It fails with io.EOF if there
+// are none.
+func readListing(dec *json.Decoder, t Tree) (Listing, error) {
 	var l Listing
 	for {
 		var line listLine
-		if err := dec.Decode(&line); err != nil {
-			if body.err != nil {
-				return Listing{}, body.err
-			}
+		if err := dec.Decode(&line); err == io.EOF && len(l.Files) == 0 {
+			return Listing{}, err
+		} else if err != nil {
 			return Listing{}, nonsense("%s", printable(err.Error()))
 		}
 		if end := line.End; end != nil {
-			if end.More < 0 || end.Skipped < 0 {
-				return Listing{}, nonsense("listing counts")
-			}
-			l.More, l.Skipped = end.More, end.Skipped
-			return l, nil
+			return l.close(end)
 		}
-		if line.File == nil || len(l.Files) == max {
-			return Listing{}, nonsense("listing of more than %d files", max)
+		if line.File == nil || len(l.Files) == t.Max {
+			return Listing{}, nonsense("listing of more than %d files", t.Max)
 		}
 		if err := line.File.check(); err != nil {
 			return Listing{}, err
+		}
+		if t.Flat && bytes.IndexByte(line.File.Path, '/') >= 0 {
+			return Listing{}, nonsense("listing of a sub-directory: %.100q", line.File.Path)
 		}
 		if n := len(l.Files); n > 0 && bytes.Compare(l.Files[n-1].Path, line.File.Path) >= 0 {
 			return Listing{}, nonsense("listing out of order at %q", line.File.Path)
 		}
 		l.Files = append(l.Files, *line.File)
 	}
+}
+
+// close returns the listing as its end completes it.
+func (l Listing) close(end *listEnd) (Listing, error) {
+	switch {
+	case end.More < 0 || end.Skipped < 0:
+		return Listing{}, nonsense("listing counts")
+	case end.Refused != nil:
+		return Listing{Err: end.Refused.err()}, nil
+	}
+	l.More, l.Skipped = end.More, end.Skipped
+	return l, nil
 }
 
 // errReader remembers what its reader failed with.

@@ -245,17 +245,30 @@ func (c *Client) ReadFile(ctx context.Context, path string) (io.ReadCloser, File
 // the order of their paths. Symbolic links are not followed. ErrNoFile if
 // there is no directory.
 func (c *Client) List(ctx context.Context, dir string, max int) (Listing, error) {
-	query := url.Values{"path": {dir}, "max": {strconv.Itoa(max)}}
-	res, err := c.do(ctx, "GET", "list", query, nil)
+	all, err := c.ListTrees(ctx, Tree{Dir: dir, Max: max})
 	if err != nil {
-		return Listing{}, fmt.Errorf("listing %q: %w", dir, err)
+		return Listing{}, err
+	}
+	return all[0], all[0].Err
+}
+
+// ListTrees is List for several directories, in one request. A directory that
+// cannot be listed does not keep the others back: its Listing has Err, which
+// is ErrNoFile if it does not exist.
+func (c *Client) ListTrees(ctx context.Context, trees ...Tree) ([]Listing, error) {
+	fail := func(err error) ([]Listing, error) {
+		return nil, fmt.Errorf("listing %q: %w", trees[0].Dir, err)
+	}
+	res, err := c.do(ctx, "GET", "list", treeQuery(trees), nil)
+	if err != nil {
+		return fail(err)
 	}
 	defer res.Body.Close()
-	l, err := readListing(res.Body, max)
+	all, err := readListings(res.Body, trees)
 	if err != nil {
-		return Listing{}, fmt.Errorf("listing %q: %w", dir, err)
+		return fail(err)
 	}
-	return l, nil
+	return all, nil
 }
 
 // Preview returns a picture as image/png or image/jpeg, downscaled to at most

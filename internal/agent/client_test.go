@@ -78,6 +78,11 @@ func callAll(ctx context.Context, t *testing.T, c *Client) (errs map[string]erro
 			t.Errorf("accepted the name %q", p)
 		}
 	}
+	trees, err := c.ListTrees(ctx, Tree{Dir: "/d", Max: 3}, Tree{Dir: "/e", Max: 2, Flat: true})
+	errs["lists"] = err
+	if err == nil && (len(trees) != 2 || len(trees[0].Files) > 3 || len(trees[1].Files) > 2) {
+		t.Errorf("accepted %+v", trees)
+	}
 	mime, data, err := c.Preview(ctx, "/f", 10, 50)
 	errs["preview"] = err
 	if err == nil && (len(data) > 50 || mime != "image/png" && mime != "image/jpeg") {
@@ -100,6 +105,10 @@ func TestClientRefusesNonsense(t *testing.T) {
 			file("a") + file("b") + file("c") + file("d") + end, `{"file":{"path":"YQ==","size":-1}}` + end,
 			`{"file":{"path":"YQ==","mode":2541}}` + end, `{"file":{"path":"%%"}}` + end, `{"end":{"more":-1}}`,
 			`{"file":{"path":"YQ==","mod_time":"never"}}` + end, strings.Repeat("[", 1<<20),
+		},
+		"lists": {
+			"", end + file("a"), end + file("a/b") + end, end + file("a") + file("b") + file("c") + end,
+			file("a") + file("b") + file("c") + file("d") + end + end, end + `{"end":{"skipped":-1}}`,
 		},
 		"health": {"", "[]", `{"version":99}`, `{"version":1,"jobs":-1}`, `{"version":"1"}`},
 		"job": {

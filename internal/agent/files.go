@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,30 +133,48 @@ func fill(path string, mode fs.FileMode, r io.Reader) error {
 	return f.Close()
 }
 
+// serveList lists directories, one after the other.
 func (s *Server) serveList(w http.ResponseWriter, r *http.Request) error {
-	limit, err := strconv.Atoi(r.FormValue("max"))
-	if err != nil || limit < 0 {
-		return fmt.Errorf("max %q", r.FormValue("max"))
-	}
-	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err := unix.Open(s.path(r.FormValue("path")), flags, 0)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return ErrNoFile
-	case err != nil:
-		return fmt.Errorf("not a directory: %w", err)
-	}
-	l := lister{max: limit, stop: r.Context().Err}
-	if err := l.walk(fd, "", maxDepth); err != nil {
+	trees, err := treesOf(r.URL.Query())
+	if err != nil {
 		return err
 	}
 	enc := json.NewEncoder(w)
-	for i := range l.Files {
-		if err := enc.Encode(listLine{File: &l.Files[i]}); err != nil {
-			return nil // the client has gone
+	for _, t := range trees {
+		l, err := s.list(r.Context(), t)
+		end := listEnd{More: l.More, Skipped: l.Skipped}
+		if err != nil {
+			if len(trees) == 1 {
+				return err
+			}
+			_, why := refuse(err)
+			end = listEnd{Refused: &why}
+			l.Files = nil
+		}
+		for i := range l.Files {
+			if err := enc.Encode(listLine{File: &l.Files[i]}); err != nil {
+				return nil // the client has gone
+			}
+		}
+		if err := enc.Encode(listLine{End: &end}); err != nil {
+			return nil
 		}
 	}
-	return enc.Encode(listLine{End: &listEnd{More: l.More, Skipped: l.Skipped}})
+	return nil
+}
+
+func (s *Server) list(ctx context.Context, t Tree) (Listing, error) {
+	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(s.path(t.Dir), flags, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return Listing{}, ErrNoFile
+	case err != nil:
+		return Listing{}, fmt.Errorf("not a directory: %w", err)
+	}
+	l := lister{max: t.Max, flat: t.Flat, stop: ctx.Err}
+	err = l.walk(fd, "", maxDepth)
+	return l.Listing, err
 }
 
 // lister walks a tree by descriptors, so that nothing that is swapped
@@ -163,6 +182,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) error {
 type lister struct {
 	Listing
 	max     int
+	flat    bool
 	bytes   int // of the paths
 	entries int // looked at
 	stop    func() error
@@ -193,6 +213,9 @@ func (l *lister) walk(fd int, prefix string, depth int) error {
 		case unix.S_IFREG:
 			l.add(path, e.st)
 		case unix.S_IFDIR:
+			if l.flat {
+				continue
+			}
 			sub, err := -1, error(nil)
 			if depth > 0 && len(path) < maxPath {
 				flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC

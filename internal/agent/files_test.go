@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -227,6 +229,71 @@ func TestList(t *testing.T) {
 		if err != nil || !slices.Equal(paths(l), want[:n]) || l.More != int64(len(want)-n) {
 			t.Errorf("max %d: %q, more %d, %v", n, paths(l), l.More, err)
 		}
+	}
+}
+
+// Several directories are listed in one request, each by its own bounds, and
+// one that is not there keeps none of the others back.
+func TestListTrees(t *testing.T) {
+	sb := newSandbox(t)
+	for _, name := range []string{"out/deep/a", "out/b", "main.py", "z", "in/c", "in/deep/d"} {
+		if err := os.MkdirAll(filepath.Dir(sb.file(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(sb.file(name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	odd := len(oddities(t, sb.file("")))
+	all, err := sb.ListTrees(testContext(t),
+		Tree{Dir: "/sandbox/out", Max: 10},
+		Tree{Dir: "/sandbox/none", Max: 10},
+		Tree{Dir: "/sandbox", Max: 1, Flat: true},
+		Tree{Dir: "/sandbox/link", Max: 10},
+		Tree{Dir: "/sandbox", Max: 10, Flat: true},
+		Tree{Dir: "/sandbox/in", Max: 1},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]string{{"b", "deep/a"}, nil, {"main.py"}, nil, {"main.py", "z"}, {"c"}} {
+		if got := paths(all[i]); !slices.Equal(got, want) {
+			t.Errorf("tree %d: got %q, want %q", i, got, want)
+		}
+	}
+	if all[2].More != 1 || all[5].More != 1 || all[4].More != 0 || all[4].Skipped != int64(odd) || all[0].Skipped != 0 {
+		t.Errorf("got %+v, %d oddities", all, odd)
+	}
+	var refused *RemoteError
+	if !errors.Is(all[1].Err, ErrNoFile) || !errors.As(all[3].Err, &refused) || all[0].Err != nil {
+		t.Errorf("got %v, %v, %v", all[0].Err, all[1].Err, all[3].Err)
+	}
+}
+
+// An agent that was made before there were several trees answers for the
+// first of them.
+func TestListTreesOfOlderAgent(t *testing.T) {
+	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("path") == "/sandbox/out" && r.FormValue("max") == "10" {
+			io.WriteString(w, `{"file":{"path":"YQ==","size":1,"mode":420}}`+"\n"+`{"end":{"more":0,"skipped":2}}`+"\n")
+		}
+	})
+	all, err := c.ListTrees(testContext(t), Tree{Dir: "/sandbox/out", Max: 10}, Tree{Dir: "/sandbox", Max: 5, Flat: true})
+	if err != nil || len(all) != 2 || !slices.Equal(paths(all[0]), []string{"a"}) || all[0].Skipped != 2 || all[1].Err == nil {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	// And one of now answers a request of that time.
+	sb := newSandbox(t)
+	if err := os.WriteFile(sb.file("f"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	res, err := sb.do(testContext(t), "GET", "list", url.Values{"path": {"/sandbox"}, "max": {"5"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if old, err := readListings(res.Body, []Tree{{Max: 5}}); err != nil || !slices.Equal(paths(old[0]), []string{"f"}) {
+		t.Errorf("got %+v, %v", old, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
@@ -167,6 +168,9 @@ func decode(data []byte) (image.Image, string, error) {
 	if !within(c.Width, c.Height) {
 		return nil, "", fmt.Errorf("%d by %d pixels", c.Width, c.Height)
 	}
+	if format == "tiff" && measured(c.ColorModel) {
+		return nil, "", errors.New("values of an unknown range")
+	}
 	pic, _, err := image.Decode(bytes.NewReader(data))
 	if err != nil {
 		return nil, "", err
@@ -175,6 +179,13 @@ func decode(data []byte) (image.Image, string, error) {
 		return nil, "", fmt.Errorf("%d by %d pixels", b.Dx(), b.Dy())
 	}
 	return pic, format, nil
+}
+
+// measured reports whether a TIFF of that colour model is rather a table of
+// elevations, classes or intensities than a picture. Shown as it is, it would
+// be all but black; a program that stretches the range does better.
+func measured(m color.Model) bool {
+	return m == color.GrayModel || m == color.Gray16Model || m == color.RGBA64Model || m == color.NRGBA64Model
 }
 
 // encode returns pic, no longer than edge, in at most limit bytes: as PNG, or

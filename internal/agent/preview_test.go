@@ -192,6 +192,29 @@ func TestPreviewOfHostilePictures(t *testing.T) {
 	}
 }
 
+// A TIFF without colours is data: a map of classes 0 to 5 would be black.
+func TestPreviewLeavesMeasurementsToOthers(t *testing.T) {
+	sb := newSandbox(t)
+	at := image.Rect(0, 0, 20, 20)
+	for name, c := range map[string]struct {
+		pic  image.Image
+		want error
+	}{
+		"grey":          {image.NewGray(at), ErrNotPicture},
+		"grey, 16 bits": {image.NewGray16(at), ErrNotPicture},
+		"16 bits":       {image.NewRGBA64(at), ErrNotPicture},
+		"colours":       {image.NewRGBA(at), nil},
+		"a palette":     {image.NewPaletted(at, color.Palette{color.Black, color.White}), nil},
+	} {
+		if err := os.WriteFile(sb.file("pic"), encoded(t, c.pic, "tiff"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := sb.Preview(testContext(t), "/sandbox/pic", 100, 1<<20); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+	}
+}
+
 // The largest picture that is decoded takes a helper's time and memory, and
 // none of the agent's.
 func TestPreviewOfLargestPicture(t *testing.T) {

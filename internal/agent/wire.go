@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -105,6 +107,39 @@ type listLine struct {
 type listEnd struct {
 	More    int64 `json:"more"`
 	Skipped int64 `json:"skipped"`
+	// Refused says why a directory could not be listed that was asked for
+	// with others. Of one alone, the answer's status says it.
+	Refused *refusal `json:"refused,omitempty"`
+}
+
+// treeQuery is how a request names the directories to list: a path each, and
+// as many of the other parameters. With one tree it is what agents have taken
+// from the start.
+func treeQuery(trees []Tree) url.Values {
+	query := url.Values{}
+	for _, t := range trees {
+		query.Add("path", t.Dir)
+		query.Add("max", strconv.Itoa(t.Max))
+		query.Add("flat", strconv.FormatBool(t.Flat))
+	}
+	return query
+}
+
+// treesOf reads a treeQuery.
+func treesOf(query url.Values) ([]Tree, error) {
+	paths, limits, flats := query["path"], query["max"], query["flat"]
+	if len(paths) == 0 || len(limits) != len(paths) || len(flats) != len(paths) && len(flats) > 0 {
+		return nil, fmt.Errorf("%d of path, %d of max, %d of flat", len(paths), len(limits), len(flats))
+	}
+	trees := make([]Tree, len(paths))
+	for i := range trees {
+		limit, err := strconv.Atoi(limits[i])
+		if err != nil || limit < 0 {
+			return nil, fmt.Errorf("max %q", limits[i])
+		}
+		trees[i] = Tree{Dir: paths[i], Max: limit, Flat: len(flats) > 0 && flats[i] == "true"}
+	}
+	return trees, nil
 }
 
 // What a request for a job's status may wait for.

@@ -48,7 +48,11 @@ var textByExt = map[string]string{
 var binaryByExt = map[string]string{
 	".feather": "application/vnd.apache.arrow.file",
 	".npy":     "application/x-npy",
+	".pam":     "image/x-portable-arbitrarymap",
+	".pbm":     "image/x-portable-bitmap",
+	".pgm":     "image/x-portable-graymap",
 	".pkl":     "application/x-pickle",
+	".ppm":     "image/x-portable-pixmap",
 	".rds":     "application/x-r-data",
 }
 

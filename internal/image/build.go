@@ -34,6 +34,7 @@ const maxContainerfile = 1 << 20 // bytes
 
 // Build executes a Containerfile, running its commands with r, and names the
 // image. Steps whose outcome is known from the newest builds are not executed
+// again, except those that had to leave something out (see Missing): they try
 // again. Builds of one store wait for each other.
 //
 // A base image that is not in the store is pulled. Where no registry answers,
@@ -187,10 +188,11 @@ func (b *builder) step(ctx context.Context, n int, st buildStep) error {
 	}
 	b.key = stepKey(b.key, st, entries)
 	event := Event{Step: n, Steps: b.total, Text: st.text}
-	if id, ok := b.known(b.key); ok {
+	old, known := b.known(b.key)
+	if known && len(old.Missing) == 0 {
 		event.Text += " (cached)"
 		b.progress(event)
-		b.done = append(b.done, cached{b.key, id})
+		b.follow(old)
 		return nil
 	}
 	b.progress(event)
@@ -206,7 +208,22 @@ func (b *builder) step(ctx context.Context, n int, st buildStep) error {
 	if err := b.execute(ctx, upper, st, entries, event); err != nil {
 		return err
 	}
-	return b.keep(upper)
+	missing := append(view{upper}, b.lower()...).added()
+	if known && slices.Equal(missing, old.Missing) {
+		// It tried again in vain: the image need not be another.
+		b.follow(old)
+		return nil
+	}
+	return b.keep(upper, missing)
+}
+
+// follow makes a step's outcome part of the build.
+func (b *builder) follow(c cached) {
+	b.done = append(b.done, c)
+	if len(c.Missing) > 0 {
+		// What comes after stands on this outcome, not on the step's real one.
+		b.key = digestOf([]byte(b.key + " " + c.Layer))
+	}
 }
 
 // stepKey is the digest of all that a step's outcome depends on.
@@ -223,17 +240,17 @@ func stepKey(parent string, st buildStep, entries []copyEntry) string {
 }
 
 // known finds the outcome of a step and protects it from being deleted.
-func (b *builder) known(key string) (string, bool) {
+func (b *builder) known(key string) (cached, bool) {
 	if b.options.NoCache {
-		return "", false
+		return cached{}, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	id, ok := b.index.layer(key)
+	c, ok := b.index.outcome(key)
 	if ok {
-		b.inUse = append(b.inUse, id)
+		b.inUse = append(b.inUse, c.Layer)
 	}
-	return id, ok
+	return c, ok
 }
 
 func (b *builder) execute(ctx context.Context, upper string, st buildStep, entries []copyEntry, e Event) error {
@@ -271,7 +288,7 @@ func (b *builder) execute(ctx context.Context, upper string, st buildStep, entri
 }
 
 // keep makes a finished layer part of the build and of the cache.
-func (b *builder) keep(upper string) error {
+func (b *builder) keep(upper string, missing []Missing) error {
 	if err := syncFS(upper); err != nil {
 		return err
 	}
@@ -283,7 +300,7 @@ func (b *builder) keep(upper string) error {
 		if err := os.Rename(upper, b.path("layers", id)); err != nil {
 			return err
 		}
-		b.done = append(b.done, cached{b.key, id})
+		b.follow(cached{b.key, id, missing})
 		b.index.Builds[b.name] = build{Done: b.index.Builds[b.name].Done, Tried: slices.Clone(b.done)}
 		return nil
 	})
@@ -327,6 +344,9 @@ func (b *builder) finish(ctx context.Context, from string, config Config) (Image
 	}
 	if err != nil {
 		return Image{}, err
+	}
+	for _, m := range stored.Missing {
+		b.progress(Event{Text: "left out: " + m.String()})
 	}
 	return stored, b.update(func() error {
 		b.index.Builds[b.name] = build{Done: b.done}

@@ -27,6 +27,9 @@ type Image struct {
 	// Source says in words where the image came from.
 	Source string `json:"source"`
 	Config Config `json:"config"`
+	// Missing is what its Containerfile's optional steps left out, as the
+	// image says.
+	Missing []Missing `json:"missing,omitempty"`
 	// Rootfs is the directory of the root filesystem, owned by root with the
 	// ids as they are inside, never written to.
 	Rootfs string `json:"-"`

@@ -34,6 +34,8 @@ type cached struct {
 	Key string `json:"key"`
 	// Layer is the name of its directory.
 	Layer string `json:"layer"`
+	// Missing is what the step had to leave out.
+	Missing []Missing `json:"missing,omitempty"`
 }
 
 // damaged says what to do about an index that cannot be read.
@@ -129,16 +131,22 @@ func (x index) tag(digest string, names []string) {
 	}
 }
 
-// layer finds the outcome of a step in any build.
-func (x index) layer(key string) (string, bool) {
-	for _, b := range x.Builds {
-		for _, c := range slices.Concat(b.Done, b.Tried) {
-			if c.Key == key {
-				return c.Layer, true
+// outcome finds the outcome of a step in any build, a complete one first.
+func (x index) outcome(key string) (found cached, ok bool) {
+	for _, name := range slices.Sorted(maps.Keys(x.Builds)) {
+		for _, c := range slices.Concat(x.Builds[name].Done, x.Builds[name].Tried) {
+			if c.Key != key {
+				continue
+			}
+			if len(c.Missing) == 0 {
+				return c, true
+			}
+			if !ok {
+				found, ok = c, true
 			}
 		}
 	}
-	return "", false
+	return found, ok
 }
 
 // layers is the set of all layers.

@@ -250,6 +250,7 @@ func (s *Store) view(img *Image) Image {
 	v.Names = slices.Clone(img.Names)
 	v.Config.Env = slices.Clone(img.Config.Env)
 	v.Config.Labels = maps.Clone(img.Config.Labels)
+	v.Missing = slices.Clone(img.Missing)
 	v.Rootfs = s.rootfs(img.Digest)
 	return v
 }
@@ -293,6 +294,7 @@ func (s *Store) put(img Image, rootfs string) (Image, error) {
 	if err := syncFS(rootfs); err != nil {
 		return Image{}, fmt.Errorf("storing image: %w", err)
 	}
+	img.Missing = view{rootfs}.missing()
 	var stored Image
 	err := s.update(func() error {
 		if _, ok := s.index.Images[img.Digest]; !ok {

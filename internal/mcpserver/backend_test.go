@@ -83,7 +83,7 @@ func (e *echoBackend) Runtimes(context.Context) ([]sandbox.RuntimeInfo, error) {
 		LogBytes: 16 << 20, Files: 500, FileBytes: 256 << 20, FilesBytes: 1 << 30}
 	return []sandbox.RuntimeInfo{
 		{Name: "echo", Title: "Echo", Available: true, Version: "1.0", Extension: "echo", Image: "mini",
-			Packages: []string{"loud 2.1", "soft 0.3"}, Limits: &limits, DefaultTimeout: 60, MaxTimeout: 300},
+			Packages: []string{"loud 2.1", "soft 0.3"}, Missing: []string{"quiet: no route to its source"}, Limits: &limits, DefaultTimeout: 60, MaxTimeout: 300},
 		{Name: "r", Title: "R", Reason: `Rscript is not installed in the image "mini"`, Extension: "R", Image: "mini",
 			DefaultTimeout: 60, MaxTimeout: 300},
 	}, nil

@@ -22,7 +22,7 @@ func addListRuntimes(s *mcp.Server, o Options) {
 	s.AddTool(&mcp.Tool{
 		Name:        listRuntimes,
 		Title:       "List runtimes",
-		Description: "Lists the languages that run_script runs: version, installed packages, limits, and why one is not available.",
+		Description: "Lists the languages that run_script runs: version, installed packages, limits, and what is missing and why.",
 		Annotations: &mcp.ToolAnnotations{
 			Title:          "List runtimes",
 			ReadOnlyHint:   true,
@@ -61,6 +61,9 @@ func runtimesText(infos []sandbox.RuntimeInfo) string {
 			r.Name, r.Title, r.Version, r.Extension, r.Image, r.DefaultTimeout, r.MaxTimeout)
 		if len(r.Packages) > 0 {
 			fmt.Fprintf(&b, "  installed: %s\n", strings.Join(r.Packages, ", "))
+		}
+		for _, part := range r.Missing {
+			fmt.Fprintf(&b, "  missing: %s\n", part)
 		}
 	}
 	// The limits are the same for all.

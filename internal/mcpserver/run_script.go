@@ -156,18 +156,7 @@ func resultText(res *sandbox.Result) string {
 	b.WriteString("\n")
 	section(&b, "stdout", res.Stdout)
 	section(&b, "stderr", res.Stderr)
-	if len(res.OutputFiles) > 0 {
-		b.WriteString("\noutput files:\n")
-	}
-	for _, f := range res.OutputFiles {
-		fmt.Fprintf(&b, "- %s (%s, %d bytes)", sandbox.Printable(f.Name), f.MIME, f.Bytes)
-		switch {
-		case f.Text != nil:
-			fmt.Fprintf(&b, ":\n%s\n", strings.TrimSuffix(*f.Text, "\n"))
-		default:
-			fmt.Fprintf(&b, ": %s (expires in %s)\n", f.URL, inWords(f.ExpiresIn))
-		}
-	}
+	fileList(&b, res)
 	if len(res.Notes) > 0 {
 		b.WriteString("\n")
 	}
@@ -175,6 +164,35 @@ func resultText(res *sandbox.Result) string {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
 	return b.String()
+}
+
+// fileList says of each output file what it is and where, and whether one of
+// the pictures that follow shows it.
+func fileList(b *strings.Builder, res *sandbox.Result) {
+	if len(res.OutputFiles) == 0 {
+		return
+	}
+	b.WriteString("\noutput files:\n")
+	previews := map[string]string{}
+	for _, img := range res.Images {
+		previews[img.Name] = ", shown below"
+		if img.Part != "" {
+			previews[img.Name] = ", " + img.Part + " shown below"
+		}
+	}
+	for _, f := range res.OutputFiles {
+		if f.Bytes == 0 {
+			fmt.Fprintf(b, "- %s (empty)\n", sandbox.Printable(f.Name))
+			continue
+		}
+		fmt.Fprintf(b, "- %s (%s, %d bytes%s)", sandbox.Printable(f.Name), f.MIME, f.Bytes, previews[f.Name])
+		switch {
+		case f.Text != nil:
+			fmt.Fprintf(b, ":\n%s\n", strings.TrimSuffix(*f.Text, "\n"))
+		default:
+			fmt.Fprintf(b, ": %s (expires in %s)\n", f.URL, inWords(f.ExpiresIn))
+		}
+	}
 }
 
 func section(b *strings.Builder, title, text string) {

@@ -1,7 +1,9 @@
 package mcpserver
 
 import (
+	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -23,9 +25,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A script runs in a real sandbox of the in-memory engine, and what comes
-// back is what the schemas promise.
-func TestThroughSandbox(t *testing.T) {
+// inMemory returns options for a server on a real sandbox manager with the
+// in-memory engine.
+func inMemory(t *testing.T) Options {
+	t.Helper()
 	table, err := lang.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +37,7 @@ func TestThroughSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
+	t.Cleanup(func() { store.Close() })
 	m, err := sandbox.New(sandbox.Options{
 		Engine: enginetest.NewMemory(t), Store: store, Table: table, ServerID: "s", Image: "mini",
 		Limits: engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000},
@@ -45,10 +48,16 @@ func TestThroughSandbox(t *testing.T) {
 	if err := m.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close(t.Context())
+	t.Cleanup(func() { m.Close(context.Background()) })
 	o := testOptions(m)
 	o.Runtimes = table.Names()
-	eachTransport(t, o, nil, func(t *testing.T, s *mcp.ClientSession) {
+	return o
+}
+
+// A script runs in a real sandbox of the in-memory engine, and what comes
+// back is what the schemas promise.
+func TestThroughSandbox(t *testing.T) {
+	eachTransport(t, inMemory(t), nil, func(t *testing.T, s *mcp.ClientSession) {
 		schemas := map[string]any{}
 		list, err := s.ListTools(t.Context(), nil)
 		if err != nil {
@@ -83,6 +92,44 @@ func TestThroughSandbox(t *testing.T) {
 			}
 		}
 	})
+}
+
+// However many files a script writes, and whatever it calls them, the answer
+// is one that clients take.
+func TestManyFiles(t *testing.T) {
+	o := inMemory(t)
+	for name, tc := range map[string]struct {
+		script string
+		most   int // bytes of the answer
+	}{
+		"many":       {`for i in {1..500}; do head -c $((i*10)) /dev/zero >output/data-$i.bin; done`, 60 << 10},
+		"many small": {`for i in {1..500}; do echo $i >output/data-$i.txt; done`, 60 << 10},
+		"odd names": {`n=$(printf '\001"%.0s' {1..120}); mkdir -p output/$n/$n; for i in {100..299}; do echo >output/$n/$n/$i; echo >output/$i$n; done`,
+			150 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, answer := post(t, serve(t, New(o)).URL, modern, "tools/call", map[string]any{
+				"name": "run_script", "arguments": map[string]any{"runtime": "bash", "script": tc.script},
+			})
+			if status != http.StatusOK || len(answer) > tc.most {
+				t.Errorf("status %d, %d bytes, want up to %d: %.500s", status, len(answer), tc.most, answer)
+			}
+			var call struct {
+				Result struct {
+					Content           []struct{ Type, Text string }
+					StructuredContent sandbox.Result
+				}
+			}
+			if err := json.Unmarshal([]byte(answer), &call); err != nil {
+				t.Fatal(err)
+			}
+			r := call.Result
+			t.Logf("%d bytes of answer, %d of text, %d files, %d content blocks", len(answer), len(r.Content[0].Text), len(r.StructuredContent.OutputFiles), len(r.Content))
+			if text := r.Content[0].Text; !strings.Contains(text, "- output_files.json (application/json, ") || !strings.Contains(text, "output files are not listed here; all are listed in output_files.json") {
+				t.Errorf("the text: %.500s", text)
+			}
+		})
+	}
 }
 
 // validate checks a value against a schema, both as a client has them.

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -34,16 +32,16 @@ type collector struct {
 
 	left    int64 // bytes until MaxRunBytes
 	inline  int   // bytes of text until no more is given as text
+	entries int   // bytes of list entries until no more is given as text
 	names   map[string]bool
+	paths   map[string]string   // where output files are in the sandbox, by name
+	first   map[string]bool     // names to be listed before others
+	strays  []string            // those beside the output directory, for a note
 	omitted map[string][]string // names by the reason they are left out
 	reasons []string            // keys of omitted, in the order they came up
-	pics    []picture
-}
 
-// picture is an output file that may have a preview.
-type picture struct {
-	name string // in the result
-	path string // in the sandbox
+	jobs   int             // converters started
+	absent map[string]bool // converters that the image has not
 }
 
 // collect fills in the streams and files of a run. What cannot be had is
@@ -55,40 +53,35 @@ func (m *Manager) collect(ctx context.Context, c *agent.Client, b *box, p plan, 
 		m: m, c: c, b: b, p: p, res: res,
 		left:    m.o.MaxRunBytes,
 		inline:  inlineFiles * m.o.InlineBytes,
+		entries: listBytes / 2,
 		names:   map[string]bool{},
+		paths:   map[string]string{},
+		first:   map[string]bool{},
 		omitted: map[string][]string{},
+		absent:  map[string]bool{},
 	}
 	list := k.list(ctx)
-	for _, f := range list.Files {
-		k.names[validName(f.Path)] = true
+	for _, f := range list.files {
+		k.names[f.name] = true
 	}
 	// The logs come first: the limit on a run's bytes must not cost the full
 	// output of a script that writes too many files as well.
 	res.Stdout = k.stream(ctx, "stdout", s.Stdout)
 	res.Stderr = k.stream(ctx, "stderr", s.Stderr)
+	k.explainFailure(s)
 	clear(k.names)
 	for _, f := range res.OutputFiles {
 		k.names[f.Name] = true
 	}
-	for _, f := range list.Files {
+	for _, f := range list.files {
 		k.file(ctx, f)
 	}
 	k.note(list)
-	slices.SortFunc(res.OutputFiles, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
+	sortFiles(res.OutputFiles)
 	k.previews(ctx)
-}
-
-// list lists the output files, sorted. A script may have removed the
-// directory.
-func (k *collector) list(ctx context.Context) agent.Listing {
-	list, err := k.c.List(ctx, outputDir, k.m.o.MaxFiles)
-	if err != nil && !errors.Is(err, agent.ErrNoFile) {
-		k.m.o.Log.Warn("listing output files failed", "sandbox", k.b.id, "err", err)
-		k.res.Notes = append(k.res.Notes, "output files are lost: the sandbox did not list them")
-		return agent.Listing{}
+	if !p.AllFiles {
+		k.shorten(ctx)
 	}
-	slices.SortFunc(list.Files, func(a, b agent.FileInfo) int { return bytes.Compare(a.Path, b.Path) })
-	return list
 }
 
 // stream returns the text of an output stream, and stages the full log if the
@@ -103,6 +96,7 @@ func (k *collector) stream(ctx context.Context, name string, s agent.Stream) str
 		what = name + " is not all UTF-8; what is not was replaced"
 	}
 	log := k.unique(name + ".log")
+	k.first[log] = true
 	switch {
 	case s.Log == "" || s.LogBytes <= 0 || !k.stage(ctx, log, s.Log, min(s.LogBytes, k.m.o.LogBytes)):
 		what += "; there is no log of it"
@@ -116,12 +110,18 @@ func (k *collector) stream(ctx context.Context, name string, s agent.Stream) str
 }
 
 // file gives back one output file.
-func (k *collector) file(ctx context.Context, f agent.FileInfo) {
-	name := k.unique(validName(f.Path))
+func (k *collector) file(ctx context.Context, f output) {
+	if f.stray && k.isCopy(ctx, f) {
+		return
+	}
+	name := k.unique(f.name)
 	k.names[name] = true
-	from := outputDir + "/" + string(f.Path)
-	if k.stage(ctx, name, from, k.m.o.MaxFileBytes) {
-		k.pics = append(k.pics, picture{name: name, path: from})
+	if !k.stage(ctx, name, f.path, k.m.o.MaxFileBytes) {
+		return
+	}
+	k.paths[name] = f.path
+	if f.stray {
+		k.strayed(f.name, name)
 	}
 }
 
@@ -148,29 +148,15 @@ func (k *collector) stage(ctx context.Context, name, from string, max int64) boo
 		k.unread(ctx, name, err)
 		return false
 	}
-	if len(head) <= min(k.m.o.InlineBytes, k.inline) && isText(head) && int64(len(head)) <= min(max, k.left) {
-		k.inline -= len(head)
+	if isText(head) && int64(len(head)) <= min(max, k.left) && k.asText(name, head) {
 		k.left -= int64(len(head))
-		k.res.OutputFiles = append(k.res.OutputFiles, textFile(name, head))
 		return true
 	}
-	a, err := k.m.o.Store.Stage(ctx, artifact.File{
-		Path:     name,
-		Subject:  k.p.Subject.ID,
-		Run:      k.b.id,
-		MaxBytes: min(max, k.left),
-	}, io.MultiReader(bytes.NewReader(head), src))
+	f, err := k.store(ctx, name, min(max, k.left), io.MultiReader(bytes.NewReader(head), src))
 	switch {
 	case err == nil:
-		k.left -= a.Bytes
-		k.res.OutputFiles = append(k.res.OutputFiles, File{
-			Name:      name,
-			Bytes:     a.Bytes,
-			SHA256:    a.SHA256,
-			MIME:      a.MIME,
-			URL:       k.m.o.Store.URL(a),
-			ExpiresIn: int64(a.Expires.Sub(a.Created).Seconds()),
-		})
+		k.left -= f.Bytes
+		k.res.OutputFiles = append(k.res.OutputFiles, f)
 		return true
 	case src.err != nil:
 		k.unread(ctx, name, src.err)
@@ -185,6 +171,44 @@ func (k *collector) stage(ctx context.Context, name, from string, max int64) boo
 		k.omit("the server failed to store them", name)
 	}
 	return false
+}
+
+// asText adds a file to the result as text, if it is small and there is room
+// for more of that: such a file has no link, so its entry has to stay in the
+// list, however many there are.
+func (k *collector) asText(name string, data []byte) bool {
+	if len(data) > min(k.m.o.InlineBytes, k.inline) {
+		return false
+	}
+	f := textFile(name, data)
+	if entryBytes(f) > k.entries {
+		return false
+	}
+	k.inline -= len(data)
+	k.entries -= entryBytes(f)
+	k.res.OutputFiles = append(k.res.OutputFiles, f)
+	return true
+}
+
+// store keeps a file of at most max bytes for download.
+func (k *collector) store(ctx context.Context, name string, max int64, r io.Reader) (File, error) {
+	a, err := k.m.o.Store.Stage(ctx, artifact.File{
+		Path:     name,
+		Subject:  k.p.Subject.ID,
+		Run:      k.b.id,
+		MaxBytes: max,
+	}, r)
+	if err != nil {
+		return File{}, err
+	}
+	return File{
+		Name:      name,
+		Bytes:     a.Bytes,
+		SHA256:    a.SHA256,
+		MIME:      a.MIME,
+		URL:       k.m.o.Store.URL(a),
+		ExpiresIn: int64(a.Expires.Sub(a.Created).Seconds()),
+	}, nil
 }
 
 // tooLarge notes that a file is above its own limit, or above what is left of
@@ -214,27 +238,35 @@ func (k *collector) omit(reason, name string) {
 	if k.omitted[reason] == nil {
 		k.reasons = append(k.reasons, reason)
 	}
-	k.omitted[reason] = append(k.omitted[reason], Printable(name))
+	k.omitted[reason] = append(k.omitted[reason], shown(name))
 }
 
-// note says in words what was left out.
-func (k *collector) note(list agent.Listing) {
-	const named = 5
+// note says in words what was left out, and what was found in another place.
+func (k *collector) note(list outputs) {
 	for _, reason := range k.reasons {
-		names := k.omitted[reason]
-		what := strings.Join(names[:min(named, len(names))], ", ")
-		if more := len(names) - named; more > 0 {
-			what += fmt.Sprintf(" and %d more", more)
-		}
-		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out, since %s: %s", reason, what))
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out, since %s: %s", reason, few(k.omitted[reason])))
 	}
-	if list.More > 0 {
-		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d more files, since a run may give back %d at most; pack them into an archive", list.More, k.m.o.MaxFiles))
+	if list.more > 0 {
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d more files, since a run may give back %d at most; pack them into an archive", list.more, k.m.o.MaxFiles))
 	}
-	if list.Skipped > 0 {
-		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d entries that are neither files nor directories, such as symbolic links", list.Skipped))
+	if list.skipped > 0 {
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("left out: %d entries that are neither files nor directories, such as symbolic links", list.skipped))
 	}
+	k.noteStrays()
 }
+
+// few lists the first of some names, and says how many more there are.
+func few(names []string) string {
+	const named = 5
+	what := strings.Join(names[:min(named, len(names))], ", ")
+	if more := len(names) - named; more > 0 {
+		what += fmt.Sprintf(" and %d more", more)
+	}
+	return what
+}
+
+// shown is a file's name as it stands in a note.
+func shown(name string) string { return clip(Printable(name)) }
 
 // unique returns name, or a variant of it that is not taken.
 func (k *collector) unique(name string) string {

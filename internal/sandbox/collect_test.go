@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"io"
 	"strings"
 	"testing"
@@ -174,43 +171,6 @@ func TestSameName(t *testing.T) {
 	f2, data2 := b.file(t, two, "f")
 	if f1.URL == f2.URL || string(data1) != "one\n" || string(data2) != "two\n" {
 		t.Errorf("%+v %q, %+v %q", f1, data1, f2, data2)
-	}
-}
-
-// Fault 13.
-func TestPreviews(t *testing.T) {
-	img := image.NewRGBA(image.Rect(0, 0, 2000, 500))
-	for x := range 2000 {
-		for y := range 500 {
-			img.Set(x, y, color.RGBA{uint8(x), uint8(y), 100, 255})
-		}
-	}
-	var buf bytes.Buffer
-	if err := png.Encode(&buf, img); err != nil {
-		t.Fatal(err)
-	}
-	b := newBench(t)
-	r := bash(`cd output; for i in 1 2 3 4; do cp ../input/p.png p$i.png; done; echo no picture >fake.png; head -c 100 ../input/p.png >a-broken.png`)
-	r.Inputs = []Input{{Name: "p.png", Data: buf.Bytes()}}
-	res := b.must(t, r)
-	if _, data := b.file(t, res, "p1.png"); !bytes.Equal(data, buf.Bytes()) {
-		t.Error("the file itself was changed")
-	}
-	// The broken one, the first by name, was tried as well; the fake one is
-	// text.
-	if len(res.Images) != maxPreviews-1 {
-		t.Fatalf("%d previews", len(res.Images))
-	}
-	total := 0
-	for i, p := range res.Images {
-		total += len(p.Data)
-		c, kind, err := image.DecodeConfig(bytes.NewReader(p.Data))
-		if err != nil || c.Width != 1024 || c.Height != 256 || p.MIME != "image/"+kind || p.Name != fmt.Sprintf("p%d.png", i+1) {
-			t.Errorf("preview %d (%s, %s): %+v, %v", i, p.Name, p.MIME, c, err)
-		}
-	}
-	if total > allPreviewBytes {
-		t.Errorf("%d bytes of previews", total)
 	}
 }
 

@@ -2,59 +2,103 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
+
+	"belljar/internal/agent"
 )
 
 // Previews are for a model to look at, so they are few and small: clients cap
 // what a result may hold.
 const (
 	maxPreviews     = 4
-	maxPreviewEdge  = 1024      // pixels
-	maxPreviewBytes = 512 << 10 // of one
-	allPreviewBytes = 640 << 10 // of all together
-	previewTime     = 10 * time.Second
+	maxPreviewTries = 12
+	maxPreviewEdge  = 1024             // pixels
+	maxPreviewBytes = 512 << 10        // of one
+	allPreviewBytes = 640 << 10        // of all together
+	previewTime     = 15 * time.Second // of one
+	previewsTime    = 25 * time.Second // of all together
 )
 
-// pictureTypes are those the agent can decode.
-var pictureTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
-
-// previews adds small versions of the first pictures. They are decoded inside
-// the sandbox. One that cannot be had is no loss: the file itself is there.
+// previews adds small versions of the first pictures. They are made inside
+// the sandbox. One that cannot be had is no loss, since the file itself is
+// there, and nobody hears of it. Those that are not tried are named.
 func (k *collector) previews(ctx context.Context) {
-	paths := map[string]string{}
-	for _, pic := range k.pics {
-		paths[pic.name] = pic.path
-	}
-	left := int64(allPreviewBytes)
-	tried := 0
+	ctx, cancel := context.WithTimeout(ctx, previewsTime)
+	defer cancel()
+	var untried []string
+	left, tries := int64(allPreviewBytes), 0
 	for _, f := range k.res.OutputFiles {
-		from := paths[f.Name]
-		if from == "" || !slices.Contains(pictureTypes, f.MIME) {
+		from := k.paths[f.Name]
+		kind, ok := kindOf(f.MIME)
+		if from == "" || !ok || !k.can(kind) {
 			continue
 		}
-		if tried++; tried > maxPreviews || left <= 0 || ctx.Err() != nil {
-			return
+		if len(k.res.Images) == maxPreviews || left <= 0 || tries == maxPreviewTries || ctx.Err() != nil {
+			untried = append(untried, shown(f.Name))
+			continue
 		}
-		img, ok := k.preview(ctx, f.Name, from, min(maxPreviewBytes, left))
-		if ok {
-			left -= int64(len(img.Data))
-			k.res.Images = append(k.res.Images, img)
+		tries++
+		img, err := k.preview(ctx, kind, from, min(maxPreviewBytes, left))
+		if err != nil {
+			k.m.o.Log.Info("no preview", "sandbox", k.b.id, "type", f.MIME, "err", err)
+			continue
 		}
+		img.Name = f.Name
+		left -= int64(len(img.Data))
+		k.res.Images = append(k.res.Images, img)
+	}
+	switch len(untried) {
+	case 0:
+	case 1:
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("no preview: %s; the file itself is there", few(untried)))
+	default:
+		k.res.Notes = append(k.res.Notes, fmt.Sprintf("no preview: %s; the files themselves are there", few(untried)))
 	}
 }
 
-func (k *collector) preview(ctx context.Context, name, from string, max int64) (Image, bool) {
+// can reports whether a preview of that kind may succeed, for all that is
+// known of the sandbox.
+func (k *collector) can(kind pictureKind) bool {
+	return kind.native || slices.ContainsFunc(kind.commands, func(c []string) bool { return !k.absent[c[0]] })
+}
+
+// preview makes a small version of a file, of at most max bytes.
+func (k *collector) preview(ctx context.Context, kind pictureKind, from string, max int64) (Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
-	mime, data, err := k.c.Preview(ctx, from, maxPreviewEdge, max)
-	if err == nil && (!slices.Contains(pictureTypes, mime) || int64(len(data)) > max) {
-		k.m.o.Log.Warn("a preview is not what was asked for", "sandbox", k.b.id, "mime", clip(mime), "bytes", len(data))
-		return Image{}, false
+	var failed error
+	if kind.native {
+		img, err := k.picture(ctx, from, max)
+		if err == nil || !errors.Is(err, agent.ErrNotPicture) {
+			return img, err
+		}
+		failed = err
 	}
+	for _, command := range kind.commands {
+		img, err := k.converted(ctx, command, from, max)
+		if err == nil {
+			img.Part = kind.part
+			return img, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return Image{}, failed
+}
+
+// converted makes a small version of what a converter makes of a file.
+func (k *collector) converted(ctx context.Context, command []string, from string, max int64) (Image, error) {
+	printed, err := k.convert(ctx, command, from)
 	if err != nil {
-		k.m.o.Log.Info("no preview", "sandbox", k.b.id, "err", err)
-		return Image{}, false
+		return Image{}, err
 	}
-	return Image{Name: name, MIME: mime, Data: data}, true
+	return k.picture(ctx, printed, max)
+}
+
+// picture has the agent make a small version of a picture that it can decode.
+func (k *collector) picture(ctx context.Context, from string, max int64) (Image, error) {
+	mime, data, err := k.c.Preview(ctx, from, maxPreviewEdge, max)
+	return Image{MIME: mime, Data: data}, err
 }

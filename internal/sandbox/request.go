@@ -29,6 +29,9 @@ type Request struct {
 	Stdin  string  `json:"stdin,omitempty"`
 	// Timeout is the script's, in nanoseconds in JSON; 0 is the default.
 	Timeout time.Duration `json:"timeout,omitempty"`
+	// AllFiles asks for a result that lists every output file. Otherwise
+	// many are listed in a file.
+	AllFiles bool `json:"all_files,omitempty"`
 }
 
 // Input is a file for the script to read.
@@ -176,12 +179,12 @@ func (m *Manager) explain(err error, image string) error {
 	return err
 }
 
-// ownImage is the image whose Containerfile comes with Belljar.
-const ownImage = "mini"
+// ownImages are those whose Containerfiles come with Belljar.
+var ownImages = []string{"science", "mini", "julia-bullseye"}
 
 // HowToGet is what the server's operator types to get an image.
 func HowToGet(image string) string {
-	if image == ownImage {
+	if slices.Contains(ownImages, image) {
 		return "belljar image build -f images/Containerfile." + image + " " + image
 	}
 	return fmt.Sprintf("belljar image pull %s, or belljar image build -f Containerfile %[1]s", image)

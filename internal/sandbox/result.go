@@ -15,9 +15,9 @@ type Result struct {
 	Stdout     string `json:"stdout" jsonschema:"standard output; if too long, the middle is cut"`
 	Stderr     string `json:"stderr" jsonschema:"standard error; if too long, the middle is cut"`
 	// OutputFiles are sorted by name. It is never nil.
-	OutputFiles []File `json:"output_files" jsonschema:"files the script wrote to /sandbox/output"`
-	// Notes say in words what was cut or left out.
-	Notes      []string `json:"notes,omitempty" jsonschema:"what was cut or left out"`
+	OutputFiles []File `json:"output_files" jsonschema:"files the script wrote to /sandbox/output; if there are many, one of them lists them all"`
+	// Notes say in words what was cut, left out or found elsewhere.
+	Notes      []string `json:"notes,omitempty" jsonschema:"what was cut, left out or found elsewhere"`
 	DurationMS int64    `json:"duration_ms" jsonschema:"how long the script ran"`
 	Limits     Limits   `json:"limits" jsonschema:"what bounded the run, as read back from the kernel"`
 	// Error says why the script failed where more is known than its exit
@@ -47,6 +47,8 @@ type Image struct {
 	Name string `json:"name"` // of the File
 	MIME string `json:"mime"`
 	Data []byte `json:"data"`
+	// Part is what of the file it shows, if not all: "first page".
+	Part string `json:"part,omitempty"`
 }
 
 // Limits is what bounded a run.

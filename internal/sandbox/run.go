@@ -288,13 +288,13 @@ func (m *Manager) judge(ctx context.Context, b *box, p plan, s agent.JobStatus, 
 	switch {
 	case s.TimedOut:
 		res.ReturnCode = codeTimeout
-		res.Error = fmt.Sprintf("timed out after %s s; the output and the files written until then are kept", seconds(p.timeout))
+		res.Error = fmt.Sprintf("timed out after %s s (timeout may be up to %s s); the output and the files written until then are kept", seconds(p.timeout), seconds(m.o.MaxTimeout))
 		// A script that waits for a worker which was killed waits for ever.
 		if m.oomKilled(ctx, b) {
 			res.Error += "; before that, a process of it was " + m.oomText(res)
 		}
 	case s.Error != "" && (s.ExitCode == codeNotFound || s.ExitCode == codeNotExec):
-		res.Error = fmt.Sprintf("%s could not be started in the image %q: %s", p.runtime.Argv[0], p.image, clip(s.Error))
+		res.Error = fmt.Sprintf("%s could not be started in the image %q: %s; list_runtimes tells what can", p.runtime.Argv[0], p.image, clip(s.Error))
 	case m.oomKilled(ctx, b):
 		res.Error = m.oomText(res)
 	case s.Error != "":

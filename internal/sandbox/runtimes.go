@@ -25,6 +25,8 @@ type RuntimeInfo struct {
 	Image     string `json:"image"`
 	// Packages are "name version" each, as the runtime lists them.
 	Packages []string `json:"packages,omitempty" jsonschema:"what is installed"`
+	// Missing are "part: reason" each, where a build left parts out.
+	Missing []string `json:"missing,omitempty" jsonschema:"parts that its image was built without, and why"`
 	// Limits are those of a run, nil if the runtime is not available.
 	Limits         *Limits `json:"limits,omitempty" jsonschema:"what bounds a run, at the default timeout"`
 	DefaultTimeout float64 `json:"default_timeout_seconds"`
@@ -121,21 +123,25 @@ func (m *Manager) ask(ctx context.Context, image string) (map[string]RuntimeInfo
 	if err := b.to(Used); err != nil {
 		return nil, err
 	}
+	missing := m.missing(ctx, c, b.id)
 	infos := map[string]RuntimeInfo{}
 	for _, r := range m.o.Table.All() {
 		if m.image(r) != image {
 			continue
 		}
-		info, err := m.askOne(ctx, c, r, receipt)
+		info, err := m.askOne(ctx, c, r, missing[r.Name], receipt)
 		if err != nil {
 			return nil, fmt.Errorf("asking sandbox %s for %s: %w", b.id, r.Name, err)
 		}
+		info.Missing = lacking(r.Name, missing)
 		infos[r.Name] = info
 	}
 	return infos, nil
 }
 
-func (m *Manager) askOne(ctx context.Context, c *agent.Client, r lang.Runtime, receipt engine.Receipt) (RuntimeInfo, error) {
+// askOne asks for one runtime; missing says why it is not in the image, if
+// the image says so.
+func (m *Manager) askOne(ctx context.Context, c *agent.Client, r lang.Runtime, missing string, receipt engine.Receipt) (RuntimeInfo, error) {
 	info := m.info(r)
 	s, err := m.command(ctx, c, r.Name+"-version", r.Version, r)
 	if err != nil {
@@ -145,8 +151,10 @@ func (m *Manager) askOne(ctx context.Context, c *agent.Client, r lang.Runtime, r
 	switch {
 	case s.TimedOut:
 		info.Reason = "its version command did not end in time"
+	case s.ExitCode == codeNotFound && missing != "":
+		info.Reason = fmt.Sprintf("the image %q was built without it: %s", info.Image, missing)
 	case s.ExitCode == codeNotFound || s.ExitCode == codeNotExec:
-		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Argv[0], info.Image)
+		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Title, info.Image)
 	case s.ExitCode != 0:
 		info.Reason = fmt.Sprintf("its version command ended with exit code %d: %s", s.ExitCode, firstLine(s.Stderr.Head))
 	case version == "":

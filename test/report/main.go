@@ -18,6 +18,9 @@ type event struct {
 	Elapsed                       float64
 }
 
+// slow begins the lines that tests print while they do what takes minutes.
+const slow = "building the image "
+
 func main() {
 	output := map[string][]string{} // by package and test
 	blamed := map[string]bool{}     // packages of which a test failed
@@ -34,7 +37,7 @@ func main() {
 		switch e.Action {
 		case "output", "build-output":
 			output[key] = append(output[key], e.Output)
-			if e.Action == "build-output" {
+			if e.Action == "build-output" || strings.HasPrefix(e.Output, slow) {
 				fmt.Print(e.Output)
 			}
 			continue

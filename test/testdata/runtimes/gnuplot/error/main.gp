@@ -1,0 +1,3 @@
+set terminal png
+f(x) = x**2
+plot f(x

@@ -1,0 +1,3 @@
+#!/bin/sh
+# grass: WGS84
+g.region -p

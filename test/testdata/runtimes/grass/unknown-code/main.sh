@@ -1,0 +1,2 @@
+# grass: EPSG:999999
+g.region -p
