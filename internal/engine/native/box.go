@@ -169,6 +169,7 @@ func (b *box) start(ctx context.Context) error {
 		env:    agentEnv(b.img.Config.Env),
 		limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
 		mounts: []specs.Mount{agentMount(p.share())},
+		filter: b.e.filter.known(),
 	})
 	if err != nil {
 		return err
@@ -194,6 +195,13 @@ func (b *box) began(pid int) error {
 	if process.groups, err = b.e.cg.of(pid); err != nil {
 		process.close()
 		return fmt.Errorf("finding the cgroups of process 1: %w", err)
+	}
+	if err := filtered(pid); err != nil {
+		process.close()
+		return fmt.Errorf("looking at process 1: %w", err)
+	}
+	if b.e.runtime.caches() {
+		b.e.logFailure("keeping the system call filter for later starts", b.e.filter.learn(pid))
 	}
 	b.update(func(r *record) {
 		b.process = process
