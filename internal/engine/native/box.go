@@ -196,13 +196,6 @@ func (b *box) began(pid int) error {
 		process.close()
 		return fmt.Errorf("finding the cgroups of process 1: %w", err)
 	}
-	if err := filtered(pid); err != nil {
-		process.close()
-		return fmt.Errorf("looking at process 1: %w", err)
-	}
-	if b.e.runtime.caches() {
-		b.e.logFailure("keeping the system call filter for later starts", b.e.filter.learn(pid))
-	}
 	b.update(func(r *record) {
 		b.process = process
 		r.Started, r.PID, r.Birth = true, pid, process.birth

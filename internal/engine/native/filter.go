@@ -40,8 +40,8 @@ func (f *filterCache) known() string {
 	return f.program
 }
 
-// learn reads the program from a process that the runtime has just started
-// without the cache. What cannot be read is done without.
+// learn reads the program from a sandbox's process 1, unless it is known. What
+// cannot be read is done without.
 func (f *filterCache) learn(pid int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,6 +54,18 @@ func (f *filterCache) learn(pid int) error {
 		return err
 	}
 	f.program = base64.StdEncoding.EncodeToString(program)
+	return nil
+}
+
+// checkFilter looks whether the kernel holds a sandbox's agent to a filter,
+// and keeps the first one for later starts.
+func (e *Engine) checkFilter(pid int) error {
+	if err := filtered(pid); err != nil {
+		return err
+	}
+	if e.runtime.caches() {
+		e.logFailure("keeping the system call filter for later starts", e.filter.learn(pid))
+	}
 	return nil
 }
 
@@ -133,7 +145,7 @@ func filtered(pid int) error {
 		return err
 	}
 	if !bytes.Contains(data, []byte("\nSeccomp:\t2\n")) {
-		return errors.New("it has no system call filter")
+		return errors.New("its process 1 is held to no system call filter")
 	}
 	return nil
 }

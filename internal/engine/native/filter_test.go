@@ -26,6 +26,7 @@ func TestFilterIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		c := s.Connect(t, id)
 		program, err := readFilter(b.process.pid)
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +38,7 @@ func TestFilterIsKept(t *testing.T) {
 			t.Errorf("the filter of %s has %d bytes, that of the first %d", id, len(program), len(first))
 		}
 		// Joined from inside: the agent's jobs are held to it.
-		if st := enginetest.Shell(t, s.Connect(t, id), "grep -q '^Seccomp:.*2$' /proc/self/status && ! unshare -U true"); st.ExitCode != 0 {
+		if st := enginetest.Shell(t, c, "grep -q '^Seccomp:.*2$' /proc/self/status && ! unshare -U true"); st.ExitCode != 0 {
 			t.Errorf("%s: a job is not held to the filter: %s", id, st.Stderr.Head)
 		}
 	}
