@@ -34,15 +34,14 @@ type Runtime struct {
 	// table they are paths below the table's directory.
 	Files []File `toml:"-"`
 	// Warm is whether the command can be started before its script is known:
-	// if the variable BELLJAR_GATE is set, it reads the FIFO of that name to
-	// its end before it looks at the script or its standard input, and prints
-	// nothing until then. If BELLJAR_PRELOAD is set too, it loads what
-	// scripts usually need before it reads.
+	// if the variable BELLJAR_GATE is set, it loads what scripts usually
+	// need, prints nothing, and reads the FIFO of that name to its end before
+	// it looks at the script or its standard input.
 	Warm bool `toml:"warm"`
 	// Preload is a regular expression that finds the scripts for which that
-	// loading is worth its memory. Some sandboxes then wait with it and some
-	// without; if it is empty, all wait with it. A script that it misses runs
-	// all the same.
+	// loading is worth its memory, if not all. Some sandboxes then wait
+	// loaded, having got the variable BELLJAR_PRELOAD too, and some without.
+	// A script that it misses runs all the same.
 	Preload string `toml:"preload"`
 	// Ignore are patterns, as of path.Match, of files that the language
 	// leaves in the working directory and nobody wants.

@@ -215,7 +215,7 @@ func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	}
 	job := m.job(r, 2*spareAge)
 	job.Gate = true
-	if s.lane.kind == laneFull {
+	if s.lane.kind == laneFull && r.Preload != "" {
 		job.Env = append(job.Env, agent.PreloadVariable+"=1")
 	}
 	if err := s.c.StartJob(ctx, job); err != nil {

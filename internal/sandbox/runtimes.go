@@ -154,7 +154,7 @@ func (m *Manager) askOne(ctx context.Context, c *agent.Client, r lang.Runtime, m
 	case s.ExitCode == codeNotFound && missing != "":
 		info.Reason = fmt.Sprintf("the image %q was built without it: %s", info.Image, missing)
 	case s.ExitCode == codeNotFound || s.ExitCode == codeNotExec:
-		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Argv[0], info.Image)
+		info.Reason = fmt.Sprintf("%s is not installed in the image %q", r.Title, info.Image)
 	case s.ExitCode != 0:
 		info.Reason = fmt.Sprintf("its version command ended with exit code %d: %s", s.ExitCode, firstLine(s.Stderr.Head))
 	case version == "":
