@@ -69,11 +69,16 @@ type shared struct {
 var (
 	miniShared = &shared{images: []string{"mini"}}
 	// The image is the default one here.
-	scienceShared = &shared{
-		images:   []string{"science", "mini", "julia-bullseye"},
-		settings: []string{"SANDBOX_IMAGE=", "BELLJAR_RUNTIMES=" + exampleTable("julia")},
-	}
+	scienceShared     = scienceWith()
+	scienceColdShared = scienceWith("BELLJAR_POOL_MEMORY=0")
 )
+
+func scienceWith(settings ...string) *shared {
+	return &shared{
+		images:   []string{"science", "mini", "julia-bullseye"},
+		settings: append([]string{"SANDBOX_IMAGE=", "BELLJAR_RUNTIMES=" + exampleTable("julia")}, settings...),
+	}
+}
 
 // sharedServer returns a server with default settings and the image mini.
 func sharedServer(t testing.TB) *server { return miniShared.get(t) }
@@ -108,7 +113,7 @@ func (s *shared) get(t testing.TB) *server {
 
 func endShared() error {
 	var errs []error
-	for _, s := range []*shared{miniShared, scienceShared} {
+	for _, s := range []*shared{miniShared, scienceShared, scienceColdShared} {
 		if s.server != nil {
 			errs = append(errs, s.server.end())
 		}

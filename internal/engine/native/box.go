@@ -169,6 +169,7 @@ func (b *box) start(ctx context.Context) error {
 		env:    agentEnv(b.img.Config.Env),
 		limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
 		mounts: []specs.Mount{agentMount(p.share())},
+		filter: b.e.filter.known(),
 	})
 	if err != nil {
 		return err

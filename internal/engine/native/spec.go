@@ -45,6 +45,7 @@ type container struct {
 	spare   bool          // as in engine.Spec
 	mounts  []specs.Mount // beside the usual ones
 	hostNet bool
+	filter  string // a compiled system call filter, as filterAnnotation has it
 }
 
 // spec returns the OCI configuration of a container.
@@ -74,6 +75,9 @@ func (c container) spec(cg cgroups) (*specs.Spec, error) {
 	}
 	var err error
 	s.Linux.Seccomp, err = syscallFilter(s)
+	if c.filter != "" {
+		s.Annotations = map[string]string{filterAnnotation: c.filter}
+	}
 	return s, err
 }
 
