@@ -88,7 +88,7 @@ error("on line 7")
 	for name, settings := range map[string][]string{"warm": nil, "cold": {"BELLJAR_POOL_MEMORY=0"}} {
 		t.Run(name, func(t *testing.T) {
 			s := startServerWith(t, images, append(settings, "SANDBOX_IMAGE=", "BELLJAR_RUNTIMES="+exampleTable("julia"))...)
-			if name == "warm" && !eventually(func() bool { return s.metric(t, `belljar_pool_ready{runtime="julia"}`) > 0 }) {
+			if name == "warm" && !eventually(func() bool { return s.waiting(t, "julia") }) {
 				t.Fatal("no sandbox waits for a script")
 			}
 			r := s.run(t, "julia", script, inputs(map[string]string{"a.txt": "2\n3\n"}), args{"stdin": "hello\nworld\n"})
@@ -96,7 +96,7 @@ error("on line 7")
 				len(r.Files) != 1 || r.Files[0].Text == nil || *r.Files[0].Text != "42" {
 				t.Errorf("%s", r)
 			}
-			if hits := s.metric(t, `belljar_pool_hits_total{runtime="julia"}`); hits > 0 != (name == "warm") {
+			if hits := s.pool(t, "hits_total", "julia"); hits > 0 != (name == "warm") {
 				t.Errorf("%v runs found a waiting sandbox", hits)
 			}
 		})
