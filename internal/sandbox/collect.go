@@ -47,8 +47,6 @@ type collector struct {
 // collect fills in the streams and files of a run. What cannot be had is
 // named in the result's notes; only the end of ctx stops it early.
 func (m *Manager) collect(ctx context.Context, c *agent.Client, b *box, p plan, s agent.JobStatus, res *Result) {
-	ctx, cancel := context.WithTimeout(ctx, collectTime)
-	defer cancel()
 	k := &collector{
 		m: m, c: c, b: b, p: p, res: res,
 		left:    m.o.MaxRunBytes,
@@ -60,27 +58,37 @@ func (m *Manager) collect(ctx context.Context, c *agent.Client, b *box, p plan, 
 		omitted: map[string][]string{},
 		absent:  map[string]bool{},
 	}
+	k.fetch(ctx, s)
+	if !p.AllFiles {
+		// With time of its own: links that nobody is told are files lost.
+		k.shorten(ctx)
+	}
+}
+
+// fetch gets from the sandbox what a result needs of it, as far as time allows.
+func (k *collector) fetch(ctx context.Context, s agent.JobStatus) {
+	ctx, cancel := context.WithTimeout(ctx, collectTime)
+	defer cancel()
 	list := k.list(ctx)
 	for _, f := range list.files {
 		k.names[f.name] = true
 	}
 	// The logs come first: the limit on a run's bytes must not cost the full
 	// output of a script that writes too many files as well.
-	res.Stdout = k.stream(ctx, "stdout", s.Stdout)
-	res.Stderr = k.stream(ctx, "stderr", s.Stderr)
+	k.res.Stdout = k.stream(ctx, "stdout", s.Stdout)
+	k.res.Stderr = k.stream(ctx, "stderr", s.Stderr)
 	k.explainFailure(s)
 	clear(k.names)
-	for _, f := range res.OutputFiles {
+	for _, f := range k.res.OutputFiles {
 		k.names[f.Name] = true
 	}
 	for _, f := range list.files {
 		k.file(ctx, f)
 	}
 	k.note(list)
-	sortFiles(res.OutputFiles)
-	k.previews(ctx)
-	if !p.AllFiles {
-		k.shorten(ctx)
+	sortFiles(k.res.OutputFiles)
+	if !k.p.AllFiles {
+		k.previews(ctx)
 	}
 }
 

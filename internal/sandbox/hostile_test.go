@@ -3,8 +3,12 @@ package sandbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +16,7 @@ import (
 	"time"
 
 	"belljar/internal/agent"
+	"belljar/internal/artifact"
 	"belljar/internal/engine"
 	"belljar/internal/lang"
 )
@@ -76,7 +81,7 @@ func againstHostile(t *testing.T, agent http.HandlerFunc, check func(t *testing.
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h := &hostileEngine{agent: agent}
-		m, err := New(Options{Engine: h, Store: &faultyStore{}, Table: table, ServerID: "s", Image: "mini", Limits: testLimits})
+		m, err := New(Options{Engine: h, Store: nowhere{}, Table: table, ServerID: "s", Image: "mini", Limits: testLimits})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,9 +94,20 @@ func againstHostile(t *testing.T, agent http.HandlerFunc, check func(t *testing.
 			t.Errorf("removed: %v, %v", h.removed, err)
 		}
 		check(t, h, res, err, took)
+		synctest.Wait()  // until none begins any more
 		h.answers.Wait() // a bubble must be left empty
 	})
 }
+
+// nowhere is a store that keeps nothing, and takes no time.
+type nowhere struct{}
+
+func (nowhere) Stage(ctx context.Context, f artifact.File, r io.Reader) (artifact.Artifact, error) {
+	n, err := io.Copy(io.Discard, r)
+	return artifact.Artifact{File: f.Path, Bytes: n, MIME: "text/plain"}, errors.Join(err, ctx.Err())
+}
+
+func (nowhere) URL(a artifact.Artifact) string { return "http://host/" + a.File }
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
@@ -157,5 +173,39 @@ func TestAgentThatTrickles(t *testing.T) {
 			t.Errorf("after %v: %+v", took, res)
 		}
 		wantNote(t, res, "output files are lost")
+	})
+}
+
+// Of many files the last are never sent: those that were can be had.
+func TestAgentThatStopsAnswering(t *testing.T) {
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != "GET":
+			answer(w, struct{}{})
+		case strings.Contains(r.URL.Path, "/jobs/"):
+			answer(w, agent.JobStatus{ID: jobID, State: agent.JobExited})
+		case strings.HasSuffix(r.URL.Path, "/list"):
+			for i := range 400 {
+				answer(w, map[string]any{"file": agent.FileInfo{Path: fmt.Appendf(nil, "%03d", i), Size: 1}})
+			}
+			answer(w, map[string]any{"end": struct{}{}})
+			answer(w, map[string]any{"end": struct{}{}})
+		case r.FormValue("path") >= outputDir+"/350":
+			<-r.Context().Done()
+		default:
+			w.Header().Set("Belljar-File", `{"size":1}`)
+			w.Header().Set("Content-Length", "1")
+			w.Write([]byte{0})
+		}
+	}
+	againstHostile(t, handler, func(t *testing.T, h *hostileEngine, res *Result, err error, took time.Duration) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took > collectTime+time.Second || !slices.Contains(names(res), indexName) {
+			t.Errorf("after %v: %q", took, names(res))
+		}
+		wantNote(t, res, "fetching the output took longer than 60 s", ": 350, ", "and 45 more")
+		wantNote(t, res, "of 350 output files are not listed here; all are listed in output_files.json")
 	})
 }

@@ -29,8 +29,9 @@ type Request struct {
 	Stdin  string  `json:"stdin,omitempty"`
 	// Timeout is the script's, in nanoseconds in JSON; 0 is the default.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// AllFiles asks for a result that lists every output file. Otherwise
-	// many are listed in a file.
+	// AllFiles is for a program that fetches the files and does not look at
+	// them: the result lists each, and has no previews. Otherwise a long list
+	// is kept as a file.
 	AllFiles bool `json:"all_files,omitempty"`
 }
 

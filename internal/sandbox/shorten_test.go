@@ -85,10 +85,10 @@ func TestAllFiles(t *testing.T) {
 	r := manyFiles(t)
 	r.AllFiles = true
 	res := newBench(t).must(t, r)
-	if len(res.OutputFiles) != 501 || slices.Contains(names(res), indexName) {
-		t.Errorf("%d files", len(res.OutputFiles))
+	if len(res.OutputFiles) != 501 || slices.Contains(names(res), indexName) || len(res.Images) > 0 {
+		t.Errorf("%d files, %d previews", len(res.OutputFiles), len(res.Images))
 	}
-	if notes := strings.Join(res.Notes, "\n"); strings.Contains(notes, "not listed") {
+	if notes := strings.Join(res.Notes, "\n"); strings.Contains(notes, "not listed") || strings.Contains(notes, "no preview") {
 		t.Errorf("notes: %q", notes)
 	}
 }

@@ -67,6 +67,11 @@ func (e *Engine) Connect(ctx context.Context, id string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", id, err)
 	}
+	// What dials is the agent, so the runtime has done its part by now.
+	if err := e.checkFilter(process.pid); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("connecting to %s: %w", id, err)
+	}
 	return conn, nil
 }
 

@@ -74,6 +74,7 @@ type Engine struct {
 	ids     *ranges
 	layers  layers
 	runtime ociRuntime
+	filter  filterCache
 
 	mu     sync.Mutex // guards what follows; never held while waiting
 	boxes  map[string]*box

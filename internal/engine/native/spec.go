@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -45,6 +46,7 @@ type container struct {
 	spare   bool          // as in engine.Spec
 	mounts  []specs.Mount // beside the usual ones
 	hostNet bool
+	filter  string // a compiled system call filter, as filterAnnotation has it
 }
 
 // spec returns the OCI configuration of a container.
@@ -74,6 +76,9 @@ func (c container) spec(cg cgroups) (*specs.Spec, error) {
 	}
 	var err error
 	s.Linux.Seccomp, err = syscallFilter(s)
+	if c.filter != "" {
+		s.Annotations = map[string]string{filterAnnotation: c.filter}
+	}
 	return s, err
 }
 
@@ -165,7 +170,21 @@ func rlimits() []specs.POSIXRlimit {
 // CAP_SYS_ADMIN, new user namespaces. It cannot see the address family in the
 // 32-bit socketcall, so that one goes; 32-bit C libraries have used the
 // direct calls since 2016.
+//
+// It depends on the capabilities, which are the same for all, and on the
+// kernel, so it is made once; nobody may change what is returned.
 func syscallFilter(s *specs.Spec) (*specs.LinuxSeccomp, error) {
+	defaultFilter.once.Do(func() { defaultFilter.filter, defaultFilter.err = makeFilter(s) })
+	return defaultFilter.filter, defaultFilter.err
+}
+
+var defaultFilter struct {
+	once   sync.Once
+	filter *specs.LinuxSeccomp
+	err    error
+}
+
+func makeFilter(s *specs.Spec) (*specs.LinuxSeccomp, error) {
 	filter, err := seccomp.GetDefaultProfile(s)
 	if err != nil {
 		return nil, fmt.Errorf("making the system call filter: %w", err)

@@ -99,11 +99,11 @@ ln -sf "$out/$job.log" "$job.log"
 # Lines of the log are not to be broken where errors are looked for.
 export max_print_line=10000 error_line=120 half_error_line=100
 
-# Input files are found by their names alone, and as input/NAME. An \include
-# of one in a subdirectory writes to a subdirectory of that name.
+# Input files are found as if they were beside the document, by all programs,
+# and by TeX also by their names alone, in whichever subdirectory they are.
+[ -d $input ] && cp -rsn $input/. .
 export TEXINPUTS=.:$input//: BIBINPUTS=.:$input//: BSTINPUTS=.:$input//:
 export OPENTYPEFONTS=$input//: TTFONTS=$input//:
-[ -d $input ] && (cd $input && find . -type d -exec mkdir -p "$OLDPWD/{}" \;)
 
 pass=0 before=$(state) settled=yes
 while :; do
