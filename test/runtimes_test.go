@@ -285,7 +285,7 @@ func check(t *testing.T, how string, want wanted, r *result, files map[string]*l
 			if f.Width > 0 && max(abs(size.X-f.Width), abs(size.Y-f.Height)) > slack {
 				t.Errorf("%s is %d × %d, want %d × %d", what, size.X, size.Y, f.Width, f.Height)
 			}
-			if n, least := colours(l.images), max(2, f.Colours); n < least {
+			if n, least := colours(l.images), cmp.Or(f.Colours, 2); n < least {
 				t.Errorf("%s has %d colours, want %d", what, n, least)
 			}
 		}
