@@ -1,4 +1,4 @@
-"""What a script finds: the same whether or not NumPy was loaded before it."""
+"""What a script finds: the same whether or not numpy was loaded before it."""
 import os
 import sys
 
