@@ -22,25 +22,33 @@ const (
 // leftovers names everything on the host that belongs to sandboxes of a
 // state directory's server: directories, loop devices, cgroups, mounts and
 // processes. The server itself, by its process id, is none; 0 if it has
-// ended.
+// ended. As long as it runs, what waits in its pool is not left over.
 func leftovers(state string, server int) []string {
 	var left []string
+	waits := func(string) bool { return false }
+	if server != 0 {
+		waits = waiting(state)
+	}
 	for _, dir := range []string{"native/sandboxes", "native/oci", "images/tmp", "output/.staging"} {
 		entries, _ := os.ReadDir(filepath.Join(state, dir))
 		for _, e := range entries {
 			if e.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter
 				continue
 			}
-			left = append(left, "file "+filepath.Join(state, dir, e.Name()))
+			if file := filepath.Join(state, dir, e.Name()); !waits(file) {
+				left = append(left, "file "+file)
+			}
 		}
 	}
 	for _, device := range glob("/sys/block/loop*/loop/backing_file") {
-		if file := read(device); strings.HasPrefix(file, state+"/") {
+		if file := read(device); strings.HasPrefix(file, state+"/") && !waits(file) {
 			left = append(left, fmt.Sprintf("loop device %s on %s", strings.Split(device, "/")[3], file))
 		}
 	}
 	for _, dir := range cgroupsOf(state) {
-		left = append(left, "cgroup "+dir)
+		if !waits(dir) {
+			left = append(left, "cgroup "+dir)
+		}
 	}
 	group := "/belljar/" + read(filepath.Join(state, "native/id")) + "/"
 	for _, p := range processes() {
@@ -49,16 +57,34 @@ func leftovers(state string, server int) []string {
 		if p.pid == server || p.pid == os.Getpid() || p.dead && p.parent != server {
 			continue
 		}
+		cgroup := read(fmt.Sprintf("/proc/%d/cgroup", p.pid))
+		if waits(cgroup) || waits(p.command) {
+			continue
+		}
 		switch {
 		// After the server's end its window of user ids may be another's.
 		case server != 0 && ours(state, p.user), strings.Contains(p.command, state),
-			strings.Contains(read(fmt.Sprintf("/proc/%d/cgroup", p.pid)), group):
+			strings.Contains(cgroup, group):
 			left = append(left, p.String())
 		case strings.Contains(read(fmt.Sprintf("/proc/%d/mountinfo", p.pid)), state):
 			left = append(left, "mount seen by "+p.String())
 		}
 	}
 	return left
+}
+
+// waiting returns whether a text names a sandbox of a state directory that
+// waits in the pool: not one that a run has claimed.
+func waiting(state string) func(text string) bool {
+	var ids []string
+	for _, dir := range glob(filepath.Join(state, "native/sandboxes/spare-*")) {
+		if strings.Contains(read(filepath.Join(dir, "sandbox.json")), `"kind":"spare"`) {
+			ids = append(ids, filepath.Base(dir))
+		}
+	}
+	return func(text string) bool {
+		return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(text, id) })
+	}
 }
 
 // ours reports whether a user id is of the server's window.
@@ -116,7 +142,10 @@ func processes() []process {
 
 // inside returns the processes in sandboxes of a server.
 func inside(state string) []process {
-	return slices.DeleteFunc(processes(), func(p process) bool { return !ours(state, p.user) })
+	waits := waiting(state)
+	return slices.DeleteFunc(processes(), func(p process) bool {
+		return !ours(state, p.user) || waits(read(fmt.Sprintf("/proc/%d/cgroup", p.pid)))
+	})
 }
 
 func glob(pattern string) []string {

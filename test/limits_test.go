@@ -113,7 +113,7 @@ func cgroupLimits(t *testing.T, pid int) map[string]float64 {
 // kill, in every place that it may write to; and the host's disk gives no
 // more than the limit.
 func TestFault23DiskFill(t *testing.T) {
-	s := startServer(t, "BELLJAR_DISK=128MiB", "BELLJAR_TMP=48MiB", "BELLJAR_MEMORY=512MiB")
+	s := startServer(t, "BELLJAR_DISK=128MiB", "BELLJAR_TMP=48MiB", "BELLJAR_MEMORY=512MiB", "BELLJAR_POOL_MEMORY=0")
 	for _, dir := range []string{"/", "/sandbox", "/sandbox/output", "/var/tmp", "/tmp"} {
 		t.Run("in "+dir, func(t *testing.T) {
 			before := diskUsed(t, s.state)
@@ -157,7 +157,7 @@ open("/sandbox/output/after.txt", "w").write("there is room again")`, dir))
 
 // TestFault23InodeFill: the same for the number of files.
 func TestFault23InodeFill(t *testing.T) {
-	s := startServer(t, "BELLJAR_DISK=128MiB", "BELLJAR_INODES=2048", "BELLJAR_MEMORY=128MiB")
+	s := startServer(t, "BELLJAR_DISK=128MiB", "BELLJAR_INODES=2048", "BELLJAR_MEMORY=128MiB", "BELLJAR_POOL_MEMORY=0")
 	for _, dir := range []string{"/", "/sandbox", "/var/tmp"} {
 		r := s.succeed(t, "python", fmt.Sprintf(`
 import errno, os
@@ -204,7 +204,7 @@ func TestFault23HostNearlyFull(t *testing.T) {
 	}
 	// A sandbox as large as what is free is more than there is room for.
 	free := int64(host.Bavail) * host.Bsize
-	s := startServer(t, fmt.Sprintf("BELLJAR_DISK=%dMiB", free>>20))
+	s := startServer(t, fmt.Sprintf("BELLJAR_DISK=%dMiB", free>>20), "BELLJAR_POOL_MEMORY=0")
 	text := s.refused(t, "bash", "echo ran")
 	for _, want := range []string{"short of room", "MiB free", "nothing was run"} {
 		if !strings.Contains(text, want) {

@@ -25,14 +25,14 @@ process.exitCode = 3;
 	for name, settings := range map[string][]string{"warm": nil, "cold": {"BELLJAR_POOL_MEMORY=0"}} {
 		t.Run(name, func(t *testing.T) {
 			s := startServerWith(t, []string{"node"}, append(settings, "SANDBOX_IMAGE=node", "BELLJAR_RUNTIMES="+exampleTable("node"))...)
-			if name == "warm" && !eventually(func() bool { return s.metric(t, `belljar_pool_ready{runtime="node"}`) > 0 }) {
+			if name == "warm" && !eventually(func() bool { return s.waiting(t, "node") }) {
 				t.Fatal("no sandbox waits for a script")
 			}
 			r := s.run(t, "node", script, inputs(map[string]string{"a.txt": "from a file"}), args{"stdin": "hello\n"})
 			if r.Stdout != want || r.ReturnCode != 3 || r.Stderr != "" || len(r.Files) != 1 || r.Files[0].Text == nil || *r.Files[0].Text != "42" {
 				t.Errorf("%s", r)
 			}
-			if hits := s.metric(t, `belljar_pool_hits_total{runtime="node"}`); hits > 0 != (name == "warm") {
+			if hits := s.pool(t, "hits_total", "node"); hits > 0 != (name == "warm") {
 				t.Errorf("%v runs found a waiting sandbox", hits)
 			}
 			r = s.run(t, "node", "\nthrow new Error('on line 2')")

@@ -42,7 +42,8 @@ plt.figure(figsize=(6, 3)); plt.plot([1, 2, 3], linewidth=5)
 		"small svg": {"bash", `echo '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="10"><rect width="20" height="10" fill="red"/></svg>' >output/a.svg`, 1024, 512, red, false},
 		"eps":       {"python", figure + `plt.savefig("output/a.eps")`, 720, 360, red, false},
 		"tiff":      {"python", figure + `plt.savefig("output/a.tif", dpi=200)`, 1024, 512, red, false},
-		"pages": {"python", figure + `
+		"pages": {"python", `
+import matplotlib.pyplot as plt
 from matplotlib.backends.backend_pdf import PdfPages
 with PdfPages("output/a.pdf") as pdf:
     for c in "red", "blue":

@@ -97,7 +97,7 @@ func TestRunRefusesWithAdvice(t *testing.T) {
 		more            args
 		want            []string
 	}{
-		{"cobol", "x", nil, []string{"cobol", "bash, gnuplot, python"}},
+		{"cobol", "x", nil, []string{"cobol", "known are bash, "}},
 		{"python", " \n", nil, []string{"empty"}},
 		{"python", "1", args{"timeout": 301}, []string{"301", "300"}},
 		{"python", "1", args{"timeout": -1}, []string{"-1", "positive"}},

@@ -72,6 +72,37 @@ func TestScienceRuntimes(t *testing.T) {
 	}
 }
 
+// TestJuliaOfBullseye: where science has no Julia, an operator's table brings
+// one. Whether it started early, a script cannot tell.
+func TestJuliaOfBullseye(t *testing.T) {
+	const script = `
+using Statistics
+println(VERSION.major, " ", PROGRAM_FILE, " ", abspath(PROGRAM_FILE) == @__FILE__, " ", names(Main))
+println(filter(k -> startswith(k, "BELLJAR"), collect(keys(ENV))), readline(), read(stdin, String))
+println(mean(parse.(Float64, readlines("input/a.txt"))))
+write("output/b.txt", string(6 * 7))
+error("on line 7")
+`
+	const want = "1 main.jl true [:Base, :Core, :Main]\nString[]helloworld\n\n2.5\n"
+	images := []string{"science", "julia-bullseye"}
+	for name, settings := range map[string][]string{"warm": nil, "cold": {"BELLJAR_POOL_MEMORY=0"}} {
+		t.Run(name, func(t *testing.T) {
+			s := startServerWith(t, images, append(settings, "SANDBOX_IMAGE=", "BELLJAR_RUNTIMES="+exampleTable("julia"))...)
+			if name == "warm" && !eventually(func() bool { return s.waiting(t, "julia") }) {
+				t.Fatal("no sandbox waits for a script")
+			}
+			r := s.run(t, "julia", script, inputs(map[string]string{"a.txt": "2\n3\n"}), args{"stdin": "hello\nworld\n"})
+			if r.Stdout != want || r.ReturnCode != 1 || !strings.Contains(r.Stderr, "on line 7") || !strings.Contains(r.Stderr, "/sandbox/main.jl:7") ||
+				len(r.Files) != 1 || r.Files[0].Text == nil || *r.Files[0].Text != "42" {
+				t.Errorf("%s", r)
+			}
+			if hits := s.pool(t, "hits_total", "julia"); hits > 0 != (name == "warm") {
+				t.Errorf("%v runs found a waiting sandbox", hits)
+			}
+		})
+	}
+}
+
 // TestScienceWithoutJulia: with the built-in table, Julia is one of science's
 // runtimes, or it is said why it is not.
 func TestScienceWithoutJulia(t *testing.T) {

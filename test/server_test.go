@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -228,14 +229,16 @@ func (s *server) settled(t testing.TB) {
 	}
 }
 
-// sandboxes returns the directories of the sandboxes there are.
+// sandboxes returns the directories of the sandboxes that do not wait in the
+// pool.
 func (s *server) sandboxes(t testing.TB) []string {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(s.state, "native/sandboxes/*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dirs
+	waits := waiting(s.state)
+	return slices.DeleteFunc(dirs, waits)
 }
 
 // eventually reports whether ok became true in time.

@@ -57,15 +57,15 @@ func readBounded(r io.Reader, limit int64) ([]byte, error) {
 
 // readListings reads the listings of trees, in their order.
 func readListings(r io.Reader, trees []Tree) ([]Listing, error) {
-	// Paths in base64, and per file the rest of its line.
-	limit := int64(0)
-	for _, t := range trees {
-		limit += maxListing/3*4 + int64(t.Max)*256 + maxHeader
-	}
 	body := &errReader{r: r}
-	dec := json.NewDecoder(io.LimitReader(body, limit))
+	bounded := &io.LimitedReader{R: body}
+	dec := json.NewDecoder(bounded)
 	all := make([]Listing, len(trees))
 	for i, t := range trees {
+		// Paths in base64, and per file the rest of its line. Each listing has
+		// its own bound, since the decoder would hold one endless line.
+		files := int64(t.Max)
+		bounded.N = min(maxListing, files*maxPath)/3*4 + files*256 + maxHeader
 		var err error
 		all[i], err = readListing(dec, t)
 		switch {

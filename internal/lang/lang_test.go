@@ -14,7 +14,7 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"bash", "gmt", "gnuplot", "grass", "latex", "python"}, table.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"bash", "gmt", "gnuplot", "grass", "julia", "latex", "octave", "python", "r"}, table.Names()); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	py, ok := table.Get("python")
@@ -54,7 +54,7 @@ version = ["dash", "-c", "echo 1"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"bash", "gmt", "gnuplot", "grass", "julia", "latex", "python"}, table.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"bash", "gmt", "gnuplot", "grass", "julia", "latex", "octave", "python", "r"}, table.Names()); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 	if r, _ := table.Get("bash"); r.Title != "Dash" {

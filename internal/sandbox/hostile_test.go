@@ -94,6 +94,7 @@ func againstHostile(t *testing.T, agent http.HandlerFunc, check func(t *testing.
 			t.Errorf("removed: %v, %v", h.removed, err)
 		}
 		check(t, h, res, err, took)
+		synctest.Wait()  // until none begins any more
 		h.answers.Wait() // a bubble must be left empty
 	})
 }

@@ -130,6 +130,7 @@ func TestMissingOfHostileAgent(t *testing.T) {
 		if err := m.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+		synctest.Wait() // until none begins any more
 		h.answers.Wait()
 		// What fits a stream's buffers is under way before it is turned away.
 		if n := sent.Load(); n > missingFiles*(2<<20) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -147,7 +148,11 @@ func (p *pool) fill(l *lane, digest string) {
 	switch {
 	case err != nil:
 		l.fail(digest, p.m.o.Now())
-		p.m.o.Log.Warn("no sandbox could be made in advance", "kind", l.kind, "for", l.names(), "again_in", l.retry.Sub(p.m.o.Now()), "err", err)
+		level := slog.LevelWarn
+		if errors.Is(err, errNotInstalled) {
+			level = slog.LevelDebug
+		}
+		p.m.o.Log.Log(p.m.base, level, "no sandbox could be made in advance", "kind", l.kind, "for", l.names(), "again_in", l.retry.Sub(p.m.o.Now()), "err", err)
 	case p.on:
 		l.failures, l.failed, l.size = 0, "", s.size
 		l.ready = append(l.ready, s)
@@ -206,6 +211,9 @@ func (m *Manager) makeSpare(l *lane, digest string) (_ *spare, err error) {
 	return s, nil
 }
 
+// errNotInstalled says that an image lacks a runtime, which is no fault.
+var errNotInstalled = errors.New("it is not installed in the image")
+
 // warmUp starts a runtime's command, up to the gate. What it prints until then
 // no script has asked for, so it must be nothing.
 func (m *Manager) warmUp(ctx context.Context, s *spare) error {
@@ -225,6 +233,8 @@ func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	switch {
 	case err != nil:
 		return err
+	case st.State == agent.JobExited && st.ExitCode == codeNotFound:
+		return errNotInstalled
 	case st.State == agent.JobExited:
 		return fmt.Errorf("it ended before its gate with exit code %d: %s%s", st.ExitCode, clip(st.Error), clip(string(st.Stderr.Head)))
 	case st.Stdout.Bytes+st.Stderr.Bytes > 0:

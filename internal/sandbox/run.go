@@ -213,7 +213,7 @@ func (m *Manager) write(ctx context.Context, s *seat, p plan) error {
 func (m *Manager) writeFiles(ctx context.Context, c *agent.Client, runtimes ...lang.Runtime) error {
 	for _, r := range runtimes {
 		for _, f := range r.Files {
-			if err := c.WriteFile(ctx, path.Join(r.Dir(), f.Name), 0o644, bytes.NewReader(f.Data)); err != nil {
+			if err := c.WriteFile(ctx, path.Join(r.Dir(), f.Name), 0o755, bytes.NewReader(f.Data)); err != nil {
 				return err
 			}
 		}

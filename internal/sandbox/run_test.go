@@ -70,7 +70,7 @@ func TestRefusals(t *testing.T) {
 		r    Request
 		want string
 	}{
-		{"runtime", Request{Runtime: "cobol", Script: "x"}, `unknown runtime "cobol"; known are bash, gnuplot, python`},
+		{"runtime", Request{Runtime: "cobol", Script: "x"}, `unknown runtime "cobol"; known are bash, gmt`},
 		{"no runtime", Request{Script: "x"}, "known are bash"},
 		{"empty script", bash(" \n"), "the script is empty"},
 		{"long timeout", long, "timeout 3600 s: the maximum is 300 s"},

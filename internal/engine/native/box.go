@@ -255,12 +255,14 @@ func (b *box) end() error {
 	b.mu.Lock()
 	process, server, id := b.process, b.server, b.record.Spec.ID
 	b.mu.Unlock()
+	clear := b.e.runtime.delete
 	if process != nil {
 		if err := process.kill(); err != nil {
 			return err
 		}
+		clear = b.e.runtime.forget
 	}
-	if err := errors.Join(b.e.runtime.delete(id), b.e.cg.end(b.e.group(id))); err != nil {
+	if err := errors.Join(clear(id), b.e.cg.end(b.e.group(id))); err != nil {
 		return err
 	}
 	if err := b.e.ns.do(place{id}.clear); err != nil {

@@ -105,9 +105,9 @@ func (c cgroups) vacate() error {
 	return fmt.Errorf("processes keep appearing in %s", top)
 }
 
-// dirs returns the existing directories of the group in every hierarchy.
-func (c cgroups) dirs(group string) []string {
-	points := []string{}
+// points returns where the hierarchies are mounted.
+func (c cgroups) points() []string {
+	var points []string
 	for _, m := range c.legacy {
 		points = append(points, m.point)
 	}
@@ -115,8 +115,13 @@ func (c cgroups) dirs(group string) []string {
 		points = append(points, c.unified)
 	}
 	slices.Sort(points)
+	return slices.Compact(points)
+}
+
+// dirs returns the existing directories of the group in every hierarchy.
+func (c cgroups) dirs(group string) []string {
 	var dirs []string
-	for _, p := range slices.Compact(points) {
+	for _, p := range c.points() {
 		dir := filepath.Join(p, group)
 		if _, err := os.Stat(dir); err == nil {
 			dirs = append(dirs, dir)
@@ -148,6 +153,11 @@ func (c cgroups) procs(group string) []int {
 
 // end kills what is left in the group and removes it. It is idempotent.
 func (c cgroups) end(group string) error {
+	// Most often nothing is left: process 1 of a sandbox takes all others
+	// along. Then a look into every group would be for nothing.
+	if c.remove(group) {
+		return nil
+	}
 	for range 100 {
 		pids := c.procs(group)
 		for _, pid := range pids {
@@ -166,6 +176,17 @@ func (c cgroups) end(group string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// remove removes a group in which nothing is left from every hierarchy, and
+// reports whether it is gone.
+func (c cgroups) remove(group string) bool {
+	gone := true
+	for _, point := range c.points() {
+		err := unix.Rmdir(filepath.Join(point, group))
+		gone = gone && (err == nil || err == unix.ENOENT)
+	}
+	return gone
 }
 
 // removeGroup removes a group and those below it, deepest first.

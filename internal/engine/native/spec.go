@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/moby/profiles/seccomp"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -169,7 +170,21 @@ func rlimits() []specs.POSIXRlimit {
 // CAP_SYS_ADMIN, new user namespaces. It cannot see the address family in the
 // 32-bit socketcall, so that one goes; 32-bit C libraries have used the
 // direct calls since 2016.
+//
+// It depends on the capabilities, which are the same for all, and on the
+// kernel, so it is made once; nobody may change what is returned.
 func syscallFilter(s *specs.Spec) (*specs.LinuxSeccomp, error) {
+	defaultFilter.once.Do(func() { defaultFilter.filter, defaultFilter.err = makeFilter(s) })
+	return defaultFilter.filter, defaultFilter.err
+}
+
+var defaultFilter struct {
+	once   sync.Once
+	filter *specs.LinuxSeccomp
+	err    error
+}
+
+func makeFilter(s *specs.Spec) (*specs.LinuxSeccomp, error) {
 	filter, err := seccomp.GetDefaultProfile(s)
 	if err != nil {
 		return nil, fmt.Errorf("making the system call filter: %w", err)

@@ -14,7 +14,8 @@ import sys
 import tempfile
 
 if not shutil.which("grass"):
-    sys.exit("GRASS GIS is not installed in this image")
+    print("GRASS GIS is not installed in this image", file=sys.stderr)
+    sys.exit(127)  # as a shell says that a command is not there
 python_path = subprocess.run(
     ["grass", "--config", "python_path"], capture_output=True, text=True, check=True
 ).stdout.strip()

@@ -4,6 +4,9 @@ Figures that a script leaves open and never saves are saved when it ends. With
 BELLJAR_GATE set, the script is waited for, and with BELLJAR_PRELOAD set
 early.py loads libraries first.
 
+What most scripts do not need stands in files of its own: this one is compiled
+at every start.
+
 The script must not notice: it is the interpreter's own start that goes on
 behind this, and what stands here leaves sys.path, the environment and
 sys.modules as it found them.
@@ -19,14 +22,8 @@ class Figures:
     """Finds matplotlib.backend_bases, on which every figure depends, to hook
     it once it is loaded, and nothing else."""
 
-    name = "matplotlib.backend_bases"
-
-    def __init__(self):
-        self.saved = None  # figures that the script saved
-        self.process = 0
-
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
+        if name != "matplotlib.backend_bases":
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -39,60 +36,14 @@ class Figures:
             def exec_module(module):
                 del spec.loader.exec_module  # the loader is as it was
                 load(module)
-                self.hook(module)
+                figures = {"__name__": "figures"}
+                with open(HERE + "/figures.py") as f:
+                    exec(compile(f.read(), f.name, "exec"), figures)
+                figures["hook"](module)
 
             spec.loader.exec_module = exec_module
             return spec
         return None
-
-    def hook(self, bases):
-        import atexit
-        import weakref
-
-        self.saved = weakref.WeakSet()
-        self.process = os.getpid()
-        # Behind matplotlib's own handler, which closes all figures; so this
-        # one is called before it.
-        atexit.register(self.save)
-        canvas = bases.FigureCanvasBase
-        canvas.print_figure = Noted(canvas.print_figure, self.saved)
-
-    def save(self):
-        """Saves the open figures as figure-N.png."""
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is None or os.getpid() != self.process:
-            return
-        for number in pyplot.get_fignums():
-            try:
-                figure = pyplot.figure(number)
-                if figure not in self.saved:
-                    figure.savefig(unused("/sandbox/output/figure-%d" % number, ".png"))
-            except Exception as e:
-                print("figure %d was left open and could not be saved: %s: %s"
-                      % (number, type(e).__name__, e), file=sys.stderr)
-
-
-class Noted:
-    """A method of canvases that notes whose it was asked for. Unlike a
-    function around the method it is in no traceback."""
-
-    def __init__(self, method, figures):
-        self.method = method
-        self.figures = figures
-
-    def __get__(self, canvas, owner=None):
-        if canvas is not None:
-            self.figures.add(canvas.figure)
-        return self.method.__get__(canvas, owner)
-
-
-def unused(stem, extension):
-    """A name that no file has."""
-    name, n = stem + extension, 1
-    while os.path.lexists(name):
-        n += 1
-        name = "%s-%d%s" % (stem, n, extension)
-    return name
 
 
 def leave():

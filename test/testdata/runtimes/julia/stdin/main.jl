@@ -1,0 +1,10 @@
+# What a script is told, and how it ends.
+name = readline()
+numbers = parse.(Int, split(readline()))
+rest = read(stdin, String)
+println("hello $name, ", sum(numbers), " ", length(rest), " ", eof(stdin))
+println(basename(PROGRAM_FILE), " ", ARGS, " ", @__FILE__, " ", isinteractive())
+println(sort(filter(k -> startswith(k, "BELLJAR"), collect(keys(ENV)))), " ", names(Main, all=true) ∩ [:out, :gate])
+println(stderr, "to stderr")
+atexit(() -> println("bye"))
+exit(7)
