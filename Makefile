@@ -1,7 +1,7 @@
 # make build   bin/belljar, one static file
 # make demo    run a plotting script through a real server, installing what is missing
 # make check   every check and test, installing what they need
-# make bench   figures: what a run costs beside the bare OCI runtime
+# make bench   figures, beside the bare interpreter, docker and podman: docs/benchmarks.md
 # make clean   remove what the others made here
 
 # Under sudo the PATH often lacks Go.

@@ -28,6 +28,8 @@ type Runtime struct {
 	Packages []string `toml:"packages"`
 	// Env is added to the environment; {files} in a value is as in Argv.
 	Env map[string]string `toml:"env"`
+	// Hint says, for who writes a script, what Belljar adds to the language.
+	Hint string `toml:"hint"`
 	// Image is the image to run in, the server's default if empty.
 	Image string `toml:"image"`
 	// Files are put into the sandbox for the command to use, at Dir. In a

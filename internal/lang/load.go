@@ -156,7 +156,7 @@ func readFile(dir fs.FS, name string) (File, error) {
 }
 
 var known = []string{
-	"name", "title", "extension", "argv", "version", "packages", "env", "image",
+	"name", "title", "extension", "argv", "version", "packages", "env", "hint", "image",
 	"files", "warm", "preload", "ignore", "pool_min", "pool_max",
 }
 

@@ -59,6 +59,9 @@ func runtimesText(infos []sandbox.RuntimeInfo) string {
 		}
 		fmt.Fprintf(&b, "%s: %s, version %s; script file .%s; image %s; timeout %g s, %g s at most\n",
 			r.Name, r.Title, r.Version, r.Extension, r.Image, r.DefaultTimeout, r.MaxTimeout)
+		if r.Hint != "" {
+			fmt.Fprintf(&b, "  %s\n", r.Hint)
+		}
 		if len(r.Packages) > 0 {
 			fmt.Fprintf(&b, "  installed: %s\n", strings.Join(r.Packages, ", "))
 		}

@@ -18,6 +18,8 @@ type RuntimeInfo struct {
 	Name      string `json:"name" jsonschema:"what run_script calls it"`
 	Title     string `json:"title"`
 	Available bool   `json:"available"`
+	// Hint says what Belljar adds to the language.
+	Hint string `json:"hint,omitempty" jsonschema:"what to know when writing a script"`
 	// Reason says why the runtime is not available.
 	Reason    string `json:"reason,omitempty" jsonschema:"why it is not available"`
 	Version   string `json:"version,omitempty"`
@@ -202,6 +204,7 @@ func (m *Manager) info(r lang.Runtime) RuntimeInfo {
 	return RuntimeInfo{
 		Name:           r.Name,
 		Title:          r.Title,
+		Hint:           r.Hint,
 		Extension:      r.Extension,
 		Image:          m.image(r),
 		DefaultTimeout: m.o.DefaultTimeout.Seconds(),
