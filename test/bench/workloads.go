@@ -98,7 +98,8 @@ func (w workload) lane() lane {
 
 // rounds is how many runs are timed, and how many go before those.
 func (w workload) rounds(n int) (timed, before int) {
-	return max(n/w.share, 1), max(3/w.share, 1)
+	timed = max(n/w.share, 1)
+	return timed, max(min(3, timed)/w.share, 1)
 }
 
 // printed checks what a command printed.
