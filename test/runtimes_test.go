@@ -103,7 +103,7 @@ type looks struct {
 // TestRuntimes runs the cases of testdata/runtimes, of which every runtime
 // has some.
 func TestRuntimes(t *testing.T) {
-	cold, warm := scienceColdShared.get(t), scienceServer(t)
+	cold, warm := scienceColdShared.get(t), scienceWarmShared.get(t)
 	for name := range cold.runtimes(t) {
 		t.Run(name, func(t *testing.T) {
 			cases := glob("testdata/runtimes/" + name + "/*")
@@ -178,19 +178,36 @@ func (s *server) runWarm(t *testing.T, runtime, script string, more ...args) *re
 	return r
 }
 
+// poolKinds are the kinds of sandboxes that wait.
+var poolKinds = []string{"bare", "light", "full"}
+
 // pool sums up one of the pool's metrics for a runtime.
 func (s *server) pool(t testing.TB, what, runtime string) (sum float64) {
 	t.Helper()
-	for _, kind := range []string{"bare", "light", "full"} {
-		sum += s.metric(t, fmt.Sprintf("belljar_pool_%s{kind=%q,runtime=%q}", what, kind, runtime))
+	for _, kind := range poolKinds {
+		sum += s.poolOf(t, what, runtime, kind)
 	}
 	return sum
 }
 
-// waiting is whether all kinds of sandboxes wait that a runtime's script can
+func (s *server) poolOf(t testing.TB, what, runtime, kind string) float64 {
+	t.Helper()
+	return s.metric(t, fmt.Sprintf("belljar_pool_%s{kind=%q,runtime=%q}", what, kind, runtime))
+}
+
+// waiting is whether a sandbox waits of every kind that a runtime's script can
 // begin in.
 func (s *server) waiting(t testing.TB, runtime string) bool {
-	return s.pool(t, "target", runtime) > 0 && s.pool(t, "ready", runtime) >= s.pool(t, "target", runtime)
+	kinds := 0
+	for _, kind := range poolKinds {
+		if s.poolOf(t, "target", runtime, kind) > 0 {
+			kinds++
+			if s.poolOf(t, "ready", runtime, kind) == 0 {
+				return false
+			}
+		}
+	}
+	return kinds > 0
 }
 
 // look fetches the output files. What the programs of the image science are

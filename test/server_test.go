@@ -72,6 +72,8 @@ var (
 	// The image is the default one here.
 	scienceShared     = scienceWith()
 	scienceColdShared = scienceWith("BELLJAR_POOL_MEMORY=0")
+	// Room for all runtimes, whatever was asked for before.
+	scienceWarmShared = scienceWith("BELLJAR_POOL_MEMORY=4GiB")
 )
 
 func scienceWith(settings ...string) *shared {
@@ -114,7 +116,7 @@ func (s *shared) get(t testing.TB) *server {
 
 func endShared() error {
 	var errs []error
-	for _, s := range []*shared{miniShared, scienceShared, scienceColdShared} {
+	for _, s := range []*shared{miniShared, scienceShared, scienceColdShared, scienceWarmShared} {
 		if s.server != nil {
 			errs = append(errs, s.server.end())
 		}

@@ -8,7 +8,7 @@ import (
 // TestWarmRunsDiffer: what is random is so in every run, although interpreters
 // were started alike. Each line of a script's output is a draw.
 func TestWarmRunsDiffer(t *testing.T) {
-	s := scienceServer(t)
+	s := scienceWarmShared.get(t)
 	for _, tt := range []struct{ name, runtime, script string }{
 		{"python", "python", `
 import random, tempfile, uuid
@@ -45,7 +45,7 @@ print(pd.Series(range(1000000)).sample(1).iloc[0])`},
 // TestWarmDifferences shows what docs/warm.md lists: what differs, and what
 // must not.
 func TestWarmDifferences(t *testing.T) {
-	cold, warm := scienceColdShared.get(t), scienceServer(t)
+	cold, warm := scienceColdShared.get(t), scienceWarmShared.get(t)
 	for _, tt := range []struct{ name, runtime, script, cold, warm string }{
 		{"modules", "python", `import numpy; print("pandas" in getattr(__import__("sys"), "mod" "ules"))`, "False\n", "True\n"},
 		{"submodules", "python", `import matplotlib; print(hasattr(matplotlib, "pyplot"))`, "False\n", "True\n"},
@@ -79,7 +79,7 @@ cat(is.null(getOption("dplyr.show_progress")), "\n")`, "TRUE \n", "FALSE \n"},
 
 // TestWarmEnds: a script ends warm as it does cold, however it ends.
 func TestWarmEnds(t *testing.T) {
-	cold, warm := scienceColdShared.get(t), scienceServer(t)
+	cold, warm := scienceColdShared.get(t), scienceWarmShared.get(t)
 	for _, tt := range []struct {
 		runtime, script string
 		code            int
