@@ -54,8 +54,9 @@ func TestWarmDifferences(t *testing.T) {
 import sys; print(len(getattr(sys, "mod" "ules")) < 60, "warnings" in getattr(sys, "mod" "ules"))`, "True False\n", "True False\n"},
 		{"modules of a script that names no library", "python", `import json, sys; print("re" in getattr(sys, "mod" "ules"), "logging" in getattr(sys, "mod" "ules"))`, "True False\n", "True False\n"},
 		{"start anew for a variable", "python", `import os; os.environ["A"] = "1"; import numpy; print("pandas" in getattr(__import__("sys"), "mod" "ules"))`, "False\n", "False\n"},
+		{"start anew for a longer variable", "python", `import os; os.environ["PATH"] += ":/"; import numpy; print("pandas" in getattr(__import__("sys"), "mod" "ules"))`, "False\n", "False\n"},
 		{"start anew for a backend", "python", `import matplotlib; matplotlib.use("svg"); print("pandas" in getattr(__import__("sys"), "mod" "ules"))`, "False\n", "False\n"},
-		{"no new start for Agg, or to read a variable", "python", `import matplotlib, os; matplotlib.use("Agg"); print(os.environ["HOME"], "pandas" in getattr(__import__("sys"), "mod" "ules"))`, "/root False\n", "/root True\n"},
+		{"no new start for Agg, or to read a variable", "python", `import matplotlib, os; matplotlib.use("Agg"); print(os.environ["HOME"], os.environ.get("NONE"), os.environ["USER"] == "root", "pandas" in getattr(__import__("sys"), "mod" "ules"))`, "/root None True False\n", "/root None True True\n"},
 		{"the variables", "python", `import os; print([v for v in os.popen("env") if "BELLJAR" in v or "belljar" in v])`, "[]\n", "[]\n"},
 		{"namespaces", "r", `# ggplot2
 cat("dplyr" %in% loadedNamespaces(), "package:dplyr" %in% search(), "\n")`, "FALSE FALSE \n", "TRUE FALSE \n"},
@@ -71,6 +72,42 @@ cat(is.null(getOption("dplyr.show_progress")), "\n")`, "TRUE \n", "FALSE \n"},
 			}
 			if r := warm.runWarm(t, tt.runtime, tt.script); r.Stdout != tt.warm || !r.Success {
 				t.Errorf("warm, want %q: %s", tt.warm, r)
+			}
+		})
+	}
+}
+
+// TestWarmEnds: a script ends warm as it does cold, however it ends.
+func TestWarmEnds(t *testing.T) {
+	cold, warm := scienceColdShared.get(t), scienceServer(t)
+	for _, tt := range []struct {
+		runtime, script string
+		code            int
+	}{
+		{"python", `raise SystemExit`, 0},
+		{"python", `import sys; sys.exit("in words")`, 1},
+		{"python", `import numpy, sys; sys.exit("in words")`, 1},
+		{"python", `raise KeyboardInterrupt`, 128 + 2},
+		{"python", `import pandas, os; print("a", end=""); os._exit(7)`, 7},
+		{"python", `import os; os.abort()`, 128 + 6},
+		{"python", `import os, signal, numpy; os.kill(os.getpid(), signal.SIGTERM)`, 128 + 15},
+		{"python", `import os, signal; os.kill(os.getpid(), signal.SIGKILL)`, 128 + 9},
+		{"python", "def f():\n\tif 1:\n        pass\n", 1},
+		{"python", "import numpy\nprint('never')\nx = = 3\n", 1},
+		{"r", `cat("a"); q("no", 4)`, 4},
+		{"r", `tools::pskill(Sys.getpid())`, 128 + 15},
+		{"r", `f <- function(n) f(n + 1); f(1)`, 1},
+		{"octave", `error ("no newline")`, 1},
+		{"octave", `kill (getpid (), 9);`, 128 + 9},
+		{"julia", `exit(3)`, 3},
+		{"julia", `throw("a string")`, 1},
+		{"julia", "println(1)\nx = )", 1},
+	} {
+		t.Run(tt.runtime, func(t *testing.T) {
+			a, b := cold.run(t, tt.runtime, tt.script), warm.runWarm(t, tt.runtime, tt.script)
+			if a.ReturnCode != tt.code || b.ReturnCode != tt.code || a.Stdout != b.Stdout || a.Stderr != b.Stderr || a.Error != b.Error {
+				t.Errorf("%q, want code %d\ncold: %d %q %q %q\nwarm: %d %q %q %q", tt.script, tt.code,
+					a.ReturnCode, a.Stdout, a.Stderr, a.Error, b.ReturnCode, b.Stdout, b.Stderr, b.Error)
 			}
 		})
 	}

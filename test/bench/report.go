@@ -88,7 +88,7 @@ func (r *results) writeLoads(out io.Writer) {
 	if len(r.loads) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds())
+	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s by %d callers and for a third of that by others. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds(), judged)
 	header := []string{"callers"}
 	for _, n := range callers {
 		header = append(header, fmt.Sprint(n))

@@ -2,7 +2,11 @@
 # set it compiles what many scripts need before. Names are those of modules
 # without a name, so that Main has none but the script's.
 if haskey(ENV, "BELLJAR_GATE")
-    pop!(ENV, "BELLJAR_PRELOAD", "") == "" || Base.include(Module(), joinpath(@__DIR__, "preload.jl"))
+    try
+        pop!(ENV, "BELLJAR_PRELOAD", "") == "" || Base.include(Module(), joinpath(@__DIR__, "preload.jl"))
+    catch
+        # Another version may lack something; the script will say so.
+    end
     Base.include_string(Module(), """
         import Random
         read(pop!(ENV, "BELLJAR_GATE"))

@@ -6,7 +6,7 @@ import importlib.util
 
 import numpy as np
 import statistics
-from helpers import shapes
+from geometry import shapes
 
 print(statistics.mean([1, 2]), statistics.__file__)
 print(shapes.area(3), shapes.np is np)
