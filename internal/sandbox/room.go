@@ -94,7 +94,7 @@ func (p *pool) add(l *lane, s *spare) {
 		if p.yield(l) != nil {
 			continue
 		}
-		p.m.o.Log.Info("a spare sandbox is too large for what the pool may use", "kind", l.kind, "for", l.names(), "bytes", s.size, "pool_memory", p.m.o.PoolMemory)
+		p.m.o.Log.Info("a spare sandbox does not fit into the memory of the pool", "kind", l.kind, "for", l.names(), "bytes", s.size, "pool_memory", p.m.o.PoolMemory)
 		l.ready = l.ready[:len(l.ready)-1]
 		p.m.discard(s)
 		return
