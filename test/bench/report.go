@@ -53,7 +53,7 @@ func (r *results) writeVerdicts(out io.Writer) {
 func (r *results) writeTimes(out io.Writer, w workload) {
 	all := r.times[w.name]
 	timed, _ := w.rounds(r.rounds)
-	fmt.Fprintf(out, "## Time of %s\n\n%d runs each.\n\n", w.title, timed)
+	fmt.Fprintf(out, "## Time of %s\n\nTimed runs: %d each.\n\n", w.title, timed)
 	t := figures("", "median, ms", "p95, ms", "of bare", "faster than docker", "faster than podman")
 	for _, c := range r.contestants {
 		if len(all[c.name]) == 0 {
@@ -88,7 +88,7 @@ func (r *results) writeLoads(out io.Writer) {
 	if len(r.loads) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds())
+	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s by %d callers and for a third of that by others. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds(), judged)
 	header := []string{"callers"}
 	for _, n := range callers {
 		header = append(header, fmt.Sprint(n))

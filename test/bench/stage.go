@@ -240,7 +240,11 @@ func (s *stage) measureLoads(ctx context.Context, w workload, d time.Duration, r
 			if err := s.settler.settle(ctx, s.warm, w.lane()); err != nil {
 				return err
 			}
-			perSecond, err := load(ctx, c, w, n, d)
+			took := d
+			if n != judged {
+				took /= 3
+			}
+			perSecond, err := load(ctx, c, w, n, took)
 			if err != nil {
 				return err
 			}
