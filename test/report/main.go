@@ -1,7 +1,7 @@
 // Report reads the output of "go test -json" and prints what a person wants
 // of it: a line per package, the output of what failed, why tests were
-// skipped, and a count. It fails if a test failed, or if one was skipped
-// while CI is set.
+// skipped, and a count. It fails if a test failed or a package came to no end,
+// or if a test was skipped while CI is set.
 package main
 
 import (
@@ -24,6 +24,7 @@ const slow = "building the image "
 func main() {
 	output := map[string][]string{} // by package and test
 	blamed := map[string]bool{}     // packages of which a test failed
+	begun := map[string]bool{}      // packages that have no result yet
 	var passed, failed, skipped int
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
@@ -41,11 +42,15 @@ func main() {
 				fmt.Print(e.Output)
 			}
 			continue
+		case "start":
+			begun[e.Package] = true
+			continue
 		case "pass", "fail", "skip":
 		default:
 			continue
 		}
 		if e.Test == "" {
+			delete(begun, e.Package)
 			if e.Action == "skip" {
 				continue // a package without tests
 			}
@@ -68,6 +73,10 @@ func main() {
 			fmt.Printf("FAILED %s\n%s", key, strings.Join(output[key], ""))
 		}
 		delete(output, key)
+	}
+	for name := range begun { // go test itself was ended
+		failed++
+		fmt.Printf("FAILED %s: it came to no end\n", name)
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	if failed > 0 || lines.Err() != nil || passed == 0 || skipped > 0 && os.Getenv("CI") != "" {
