@@ -130,15 +130,7 @@ func testCase(t *testing.T, cold, warm *server, runtime, dir string) {
 	first := cold.run(t, runtime, script, more)
 	firstFiles := cold.look(t, first, want)
 	check(t, "cold", want, first, firstFiles)
-
-	if !eventually(func() bool { return warm.waiting(t, runtime) }) {
-		t.Fatal("no sandbox waits for its script")
-	}
-	hits := warm.pool(t, "hits_total", runtime)
-	second := warm.run(t, runtime, script, more)
-	if warm.pool(t, "hits_total", runtime) != hits+1 {
-		t.Error("the warm run did not get a sandbox that waited")
-	}
+	second := warm.runWarm(t, runtime, script, more)
 	secondFiles := warm.look(t, second, want)
 	check(t, "warm", want, second, secondFiles)
 	compare(t, want, first, second, firstFiles, secondFiles)
@@ -158,7 +150,7 @@ func readCase(t *testing.T, dir string) (script string, more args) {
 			return err
 		}
 		name, err := filepath.Rel(input, file)
-		files[name] = contents(t, file)
+		files[name] = load(t, file)
 		return err
 	})
 	if _, missing := os.Stat(input); err != nil && missing == nil {
@@ -167,18 +159,23 @@ func readCase(t *testing.T, dir string) (script string, more args) {
 	more = inputs(files)
 	more["timeout"] = 300
 	if stdin := filepath.Join(dir, "stdin"); len(glob(stdin)) > 0 {
-		more["stdin"] = contents(t, stdin)
+		more["stdin"] = load(t, stdin)
 	}
-	return contents(t, main[0]), more
+	return load(t, main[0]), more
 }
 
-func contents(t *testing.T, file string) string {
+// runWarm runs a script in a sandbox that has waited for it.
+func (s *server) runWarm(t *testing.T, runtime, script string, more ...args) *result {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	if !eventually(func() bool { return s.waiting(t, runtime) }) {
+		t.Fatal("no sandbox waits for its script")
 	}
-	return string(data)
+	hits := s.pool(t, "hits_total", runtime)
+	r := s.run(t, runtime, script, more...)
+	if s.pool(t, "hits_total", runtime) != hits+1 {
+		t.Error("the warm run did not get a sandbox that waited")
+	}
+	return r
 }
 
 // pool sums up one of the pool's metrics for a runtime.
@@ -285,7 +282,7 @@ func check(t *testing.T, how string, want wanted, r *result, files map[string]*l
 			if f.Width > 0 && max(abs(size.X-f.Width), abs(size.Y-f.Height)) > slack {
 				t.Errorf("%s is %d × %d, want %d × %d", what, size.X, size.Y, f.Width, f.Height)
 			}
-			if n, least := colours(l.images), max(2, f.Colours); n < least {
+			if n, least := colours(l.images), cmp.Or(f.Colours, 2); n < least {
 				t.Errorf("%s has %d colours, want %d", what, n, least)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 
 // patience is how long what must happen may take here. Machines that run
 // tests are slow and busy; nothing here measures speed.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // server is a `belljar serve` with a state directory of its own.
 type server struct {

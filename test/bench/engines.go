@@ -79,7 +79,13 @@ func (t *tool) load(ctx context.Context, img image) error {
 		return err
 	}
 	out, err := unpack.CombinedOutput()
-	if err := errors.Join(err, pack.Wait()); err != nil {
+	packed := pack.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(packed, &exit) && exit.ExitCode() == 1 {
+		// Files changed meanwhile, tar(1): images share theirs by links, and
+		// the number of those counts as well.
+		packed = nil
+	}
+	if err := errors.Join(err, packed); err != nil {
 		return fmt.Errorf("%s import: %w: %s", t.name, err, tail(string(out)))
 	}
 	return nil

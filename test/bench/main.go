@@ -29,6 +29,7 @@ type options struct {
 	image   string
 	rounds  int
 	load    time.Duration
+	rest    time.Duration
 	only    []string // workloads
 	without []string // tools
 	keep    bool
@@ -39,6 +40,7 @@ func main() {
 	flag.StringVar(&o.image, "image", "science", "image that all contestants run")
 	flag.IntVar(&o.rounds, "rounds", 40, "timed runs of the smallest workload; others get fewer")
 	flag.DurationVar(&o.load, "load", time.Minute, "how long each throughput is measured; 0 leaves it out")
+	flag.DurationVar(&o.rest, "rest", time.Minute, "how long to wait in all, before timed runs, for the machine's other work")
 	flag.Func("only", "`WORKLOADS` to run, separated by commas: print, plot, ggplot, latex", list(&o.only))
 	flag.Func("without", "`TOOLS` to leave out, separated by commas: docker, podman", list(&o.without))
 	flag.BoolVar(&o.keep, "keep", false, "keep docker's and podman's copies of the image for the next time, in STATE-bench")

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"belljar/internal/lang"
 )
@@ -118,29 +117,24 @@ pool_min = 32
 pool_max = 32
 `
 
-// measureCrowd is the resident memory of a server just after it has filled a
-// pool with a crowd.
-func measureCrowd(ctx context.Context, belljar, state, image string) (_ int64, err error) {
+// measureCrowd is the resident memory of a server that has filled a pool with
+// a crowd.
+func measureCrowd(ctx context.Context, o options, state string) (_ int64, err error) {
 	table := filepath.Join(state, "crowd.toml")
 	if err := os.WriteFile(table, []byte(crowded), 0o600); err != nil {
 		return 0, err
 	}
-	s, err := start(belljar, state, image, "BELLJAR_RUNTIMES="+table)
+	s, err := start(o.belljar, state, o.image, "BELLJAR_RUNTIMES="+table)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, fillTime, errors.New("a pool of bare sandboxes does not fill"))
-	defer cancel()
-	for ctx.Err() == nil {
-		ready, err := s.pool(ctx, "ready")
-		if err != nil {
-			return 0, err
-		}
-		if ready[lane{"crowd", "bare"}] == crowd {
-			return s.rss()
-		}
-		pause(ctx, 50*time.Millisecond)
+	settler := &settler{servers: []*server{s}, patience: o.rest}
+	if err := settler.settle(ctx, s, lane{"crowd", "bare"}); err != nil {
+		return 0, err
 	}
-	return 0, context.Cause(ctx)
+	if ready, err := s.pool(ctx, "ready"); err != nil || ready[lane{"crowd", "bare"}] < crowd {
+		return 0, errors.Join(err, fmt.Errorf("the pool holds %v of %d bare sandboxes", ready[lane{"crowd", "bare"}], crowd))
+	}
+	return s.rss()
 }

@@ -42,13 +42,7 @@ func (r *results) writeVerdicts(out io.Writer) {
 	fmt.Fprint(out, "## What it must show\n\n")
 	t := table{rows: [][]string{{"Belljar, warm; medians", "wanted", "measured", "met"}}}
 	for _, v := range r.judge() {
-		met := "no"
-		if v.met {
-			met = "yes"
-		} else if v.got == notMeasured {
-			met = "-"
-		}
-		t.add(v.what, v.want, v.got, met)
+		t.add(v.what, v.want, v.got, v.met)
 	}
 	t.write(out)
 	for _, a := range r.absent {
@@ -94,7 +88,7 @@ func (r *results) writeLoads(out io.Writer) {
 	if len(r.loads) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds())
+	fmt.Fprintf(out, "## Throughput\n\nRuns of `print(1)` per second, kept up for %.0f s by %d callers and for a third of that by others. A pool is refilled in that time, which takes what a run without one takes: what it has at the start is soon used up.\n\n", r.loadTime.Seconds(), judged)
 	header := []string{"callers"}
 	for _, n := range callers {
 		header = append(header, fmt.Sprint(n))
@@ -160,8 +154,8 @@ func (r *results) writeMethod(out io.Writer) {
 		fmt.Fprintf(out, "- %s: %s.\n", c.name, c.about)
 	}
 	fmt.Fprintf(out, `
-The contestants take turns, one run each, so that what else the machine does hits all alike; the first rounds are not counted. Before each timed run the machine comes to rest: no server makes or removes a sandbox, a spare sandbox of the right kind is ready, and the CPUs are idle, so that neither the refilling of a pool nor what is cleared away after a run falls into the next one's time. The throughput has all of that in it. Of %d waits for rest, %d were given up after %v, since the machine had other work.
+The contestants take turns, one run each, so that what else the machine does hits all alike; the first rounds are not counted. Before each timed run the machine comes to rest: no server makes or removes a sandbox, a spare sandbox of the right kind is ready, and the CPUs are idle, so that neither the refilling of a pool nor what is cleared away after a run falls into the next one's time. The throughput has all of that in it. Of %d waits for rest, %d were given up, since the machine had other work.
 
 All run the same image. p95 of fewer than 20 runs is the slowest. Where a LaTeX document comes on standard input, latexmk makes it; Belljar and the chroot have the driver of Belljar's runtime, which does the same passes.
-`, r.waits, r.givenUp, restTime)
+`, r.waits, r.givenUp)
 }

@@ -66,6 +66,8 @@ func (s *server) spares(ctx context.Context) (int, error) {
 type settler struct {
 	servers []*server
 	held    map[*server]int // sandboxes that stay, beside the pool's
+	// patience is how long, in all, to wait for the machine's other work.
+	patience time.Duration
 
 	waits, givenUp int
 }
@@ -73,8 +75,7 @@ type settler struct {
 const (
 	// fillTime is how long a pool may take to fill.
 	fillTime = 3 * time.Minute
-	// restTime is how long to wait for the rest of the machine, which may
-	// have other work.
+	// restTime is how long one wait for idle CPUs may take.
 	restTime = 2 * time.Second
 	// atRest is how many CPUs may be busy on a machine at rest.
 	atRest = 0.3
@@ -133,19 +134,16 @@ func (s *server) ready(ctx context.Context, lanes []lane) (bool, error) {
 	return true, err
 }
 
-// rest waits until the CPUs are idle, but not for ever.
+// rest waits until the CPUs are idle, as long as patience lasts.
 func (s *settler) rest(ctx context.Context) error {
-	s.waits++
-	deadline := time.Now().Add(restTime)
+	begun := time.Now()
+	defer func() { s.waits++; s.patience -= time.Since(begun) }()
 	for {
 		busy, err := busyCPUs(ctx, 50*time.Millisecond)
-		if err != nil {
+		if err != nil || busy <= atRest {
 			return err
 		}
-		if busy <= atRest {
-			return nil
-		}
-		if time.Now().After(deadline) {
+		if time.Since(begun) > min(restTime, s.patience) {
 			s.givenUp++
 			return nil
 		}

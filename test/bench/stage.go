@@ -151,7 +151,7 @@ func (s *stage) startServers(ctx context.Context, o options, scratch string, img
 	if err := img.link(state); err != nil {
 		return 0, err
 	}
-	if crowded, err = measureCrowd(ctx, o.belljar, state, o.image); err != nil {
+	if crowded, err = measureCrowd(ctx, o, state); err != nil {
 		return 0, err
 	}
 	if s.warm, err = start(o.belljar, o.state, o.image); err != nil {
@@ -162,7 +162,7 @@ func (s *stage) startServers(ctx context.Context, o options, scratch string, img
 		return 0, err
 	}
 	s.atEnd(s.cold.stop)
-	s.settler = &settler{servers: []*server{s.warm, s.cold}, held: map[*server]int{}}
+	s.settler = &settler{servers: []*server{s.warm, s.cold}, held: map[*server]int{}, patience: o.rest}
 	return crowded, nil
 }
 
@@ -240,7 +240,11 @@ func (s *stage) measureLoads(ctx context.Context, w workload, d time.Duration, r
 			if err := s.settler.settle(ctx, s.warm, w.lane()); err != nil {
 				return err
 			}
-			perSecond, err := load(ctx, c, w, n, d)
+			took := d
+			if n != judged {
+				took /= 3
+			}
+			perSecond, err := load(ctx, c, w, n, took)
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,10 @@ import (
 // callers are how many call at a time, one measurement each.
 var callers = []int{1, 4, 16}
 
+// judged is the number of callers that there is a threshold for. The others
+// show where it goes from there, for which less time does.
+const judged = 4
+
 // load has n callers run a workload over and over for a while, and returns how
 // many runs were done per second. Whatever a contestant has to do for a run,
 // before or after it, falls into that time, but for the runs that its pool had

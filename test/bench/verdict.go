@@ -2,13 +2,6 @@ package main
 
 import "fmt"
 
-// verdict is what came of a threshold.
-type verdict struct {
-	what, want string
-	got        string
-	met        bool
-}
-
 // thresholds compare Belljar's median with a warm sandbox with another's: it
 // is at most most of that, or that at least least times it.
 var thresholds = []struct {
@@ -32,40 +25,48 @@ const (
 	loadCallers   = 4
 )
 
-const notMeasured = "not measured"
-
 // judge says for each threshold whether it was met.
 func (r *results) judge() []verdict {
 	var all []verdict
 	for _, t := range thresholds {
-		v := verdict{what: fmt.Sprintf("%s: time over that of the %s", t.workload, t.other), want: fmt.Sprintf("at most %.1f", t.most)}
+		v := atMost(fmt.Sprintf("%s: time over that of the %s", t.workload, t.other), t.most)
 		if t.least > 0 {
-			v.what, v.want = fmt.Sprintf("%s: faster than %s", t.workload, t.other), fmt.Sprintf("at least %.0f times", t.least)
+			v = atLeast(fmt.Sprintf("%s: faster than %s", t.workload, t.other), t.least)
 		}
 		ours, theirs := r.times[t.workload][warmName], r.times[t.workload][t.other]
-		switch {
-		case len(ours) == 0 || len(theirs) == 0:
-			v.got = notMeasured
-		case t.least > 0:
-			ratio := float64(theirs.median()) / float64(ours.median())
-			v.got, v.met = fmt.Sprintf("%.1f times", ratio), ratio >= t.least
-		default:
+		if len(ours) > 0 && len(theirs) > 0 {
 			ratio := float64(ours.median()) / float64(theirs.median())
-			v.got, v.met = fmt.Sprintf("%.2f", ratio), ratio <= t.most
+			if t.least > 0 {
+				ratio = 1 / ratio
+			}
+			v.decide(ratio)
 		}
 		all = append(all, v)
 	}
-	return append(all, r.judgeLoad())
+	v := atLeast(fmt.Sprintf("%s: runs per second at %d callers, over those of podman run", loaded, loadCallers), loadThreshold)
+	if ours, theirs := r.loads[warmName][loadCallers], r.loads[podmanName][loadCallers]; ours > 0 && theirs > 0 {
+		v.decide(ours / theirs)
+	}
+	return append(all, v)
 }
 
-func (r *results) judgeLoad() verdict {
-	v := verdict{
-		what: fmt.Sprintf("%s: runs per second at %d callers, over those of podman run", loaded, loadCallers),
-		want: fmt.Sprintf("at least %d times", loadThreshold), got: notMeasured,
+// verdict is whether a threshold was met.
+type verdict struct {
+	what, want, got, met string
+	ok                   func(float64) bool
+}
+
+func atMost(what string, most float64) verdict {
+	return verdict{what, fmt.Sprintf("at most %.1f", most), "not measured", "-", func(x float64) bool { return x <= most }}
+}
+
+func atLeast(what string, least float64) verdict {
+	return verdict{what, fmt.Sprintf("at least %.0f times", least), "not measured", "-", func(x float64) bool { return x >= least }}
+}
+
+func (v *verdict) decide(x float64) {
+	v.got, v.met = fmt.Sprintf("%.2f", x), "no"
+	if v.ok(x) {
+		v.met = "yes"
 	}
-	ours, theirs := r.loads[warmName][loadCallers], r.loads[podmanName][loadCallers]
-	if ours > 0 && theirs > 0 {
-		v.got, v.met = fmt.Sprintf("%.1f times", ours/theirs), ours/theirs >= loadThreshold
-	}
-	return v
 }

@@ -42,13 +42,13 @@ var all = []workload{
 		name: loaded, title: "`print(1)`", language: "python", source: "print.py", prints: "1\n", share: 1,
 		file: []string{"/usr/bin/python3", "main.py"}, stdin: []string{"python3", "-"},
 	}, {
-		name: "plot", title: "a plot with NumPy, pandas and Matplotlib", language: "python", source: "plot.py", makes: "plot.png", share: 4,
+		name: "plot", title: "a plot with NumPy, pandas and Matplotlib", language: "python", source: "plot.py", makes: "plot.png", share: 5,
 		file: []string{"/usr/bin/python3", "main.py"}, stdin: []string{"python3", "-"},
 	}, {
-		name: "ggplot", title: "a plot with R and ggplot2", language: "r", source: "ggplot.R", makes: "plot.png", share: 4,
+		name: "ggplot", title: "a plot with R and ggplot2", language: "r", source: "ggplot.R", makes: "plot.png", share: 5,
 		file: []string{"/usr/bin/Rscript", "main.R"}, stdin: []string{"Rscript", "-"},
 	}, {
-		name: "latex", title: "a LaTeX document of two pages", language: "latex", source: "article.tex", makes: "main.pdf", share: 8,
+		name: "latex", title: "a LaTeX document of two pages", language: "latex", source: "article.tex", makes: "main.pdf", share: 10,
 		stdin: []string{"sh", "-c", "cd $(mktemp -d) && cat >main.tex && exec latexmk -pdf -interaction=nonstopmode main.tex"},
 	},
 }
@@ -98,7 +98,8 @@ func (w workload) lane() lane {
 
 // rounds is how many runs are timed, and how many go before those.
 func (w workload) rounds(n int) (timed, before int) {
-	return max(n/w.share, 1), max(3/w.share, 1)
+	timed = max(n/w.share, 1)
+	return timed, max(min(3, timed)/w.share, 1)
 }
 
 // printed checks what a command printed.

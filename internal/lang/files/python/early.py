@@ -281,15 +281,15 @@ def reseed(group):
 # what imports say, or wants another backend.
 FRESH = re.compile(
     rb"""
-    putenv | unsetenv | \benviron\b(?!\.get\(|\[[^]\n]+\]\s*(?:[^\s=]|=(?==)|$))
-    | \bdel\s[^\n]*environ
+    putenv | unsetenv | \bdel\s[^\n]*environ
+    | \benviron\b(?!\.get\(|\[) | \benviron\[[^\n]*(?<![=!<>])=(?!=)
     | matplotlibrc | \bswitch_backend\b | ['"]backend['"]
     | (?<!style)\.use\(\s*(?!['"]agg['"]\s*\))[^)]
     | \bsys\.(?:modules|meta_path|path_hooks)\b | __import__\s*= | \baddaudithook\b
     | \b(?:simplefilter|filterwarnings)\(\s*(?:action\s*=\s*)?(?!['"]ignore)
     | \bDEBUG\b | \bNOTSET\b | \bsettrace\b | \bsetprofile\b
     """,
-    re.VERBOSE | re.IGNORECASE | re.MULTILINE,
+    re.VERBOSE | re.IGNORECASE,
 )
 
 

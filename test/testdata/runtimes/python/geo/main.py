@@ -7,7 +7,7 @@ from shapely.geometry import Point, Polygon
 cities = gpd.read_file("input/cities.geojson")
 print(cities.crs.to_epsg(), list(cities.name))
 metres = cities.to_crs(32632)
-print(metres.geometry.iloc[0].x.round(), metres.geometry.iloc[0].y.round())
+print("%.0f %.0f" % (metres.geometry.iloc[0].x, metres.geometry.iloc[0].y))
 near = gpd.GeoDataFrame({"area": ["ring"]}, geometry=[Point(691000, 5334000).buffer(60000)], crs=32632)
 joined = gpd.sjoin(metres, near, predicate="within")
 print("within", sorted(joined.name), round(near.area.iloc[0] / 1e6))

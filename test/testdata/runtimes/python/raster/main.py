@@ -21,5 +21,5 @@ with rasterio.open("output/height.tif") as src:
     print(width, height, "mean %.1f" % warped[warped > -9999].mean())
     cut, _ = mask.mask(src, [{"type": "Polygon", "coordinates": [[(600300, 5299700), (601500, 5299700), (601500, 5298500), (600300, 5299700)]]}], crop=True)
     print(cut.shape, int((cut > -9999).sum()))
-shapes = [s for s, v in features.shapes((height_high := (500 + 300 * np.sin(x / 20) * np.cos(y / 15) > 700)).astype("uint8"), mask=height_high)]
-print(len(shapes), "peaks")
+high = 500 + 300 * np.sin(x / 20) * np.cos(y / 15) > 700
+print(sum(1 for _ in features.shapes(high.astype("uint8"), mask=high)), "peaks")

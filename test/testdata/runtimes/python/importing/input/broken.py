@@ -1,0 +1,3 @@
+import json
+
+1 / 0

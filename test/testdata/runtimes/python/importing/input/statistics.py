@@ -1,0 +1,1 @@
+def mean(v): return "the mean of the input"

@@ -1,0 +1,13 @@
+lines <- readLines("stdin")
+print(lines)
+commandArgs(trailingOnly = TRUE)
+search()
+ls(all.names = TRUE)
+print(Sys.getenv(c("R_PROFILE_USER", "BELLJAR_GATE")))
+interactive()
+exists(".Random.seed")
+getwd()
+nchar(Sys.getenv("HOME")) > 0
+child <- system2("Rscript", c("-e", shQuote("cat(Sys.getenv('R_PROFILE_USER'), search(), sep = '\\n')")), stdout = TRUE)
+print(child)
+parallel::mclapply(1:2, function(i) i^2, mc.cores = 2) |> unlist()
