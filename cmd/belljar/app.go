@@ -168,7 +168,7 @@ func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) err
 		Info: func() control.Info {
 			return control.Info{Version: version, PID: os.Getpid(), URL: a.url, Engine: a.engine.Properties().Engine}
 		},
-		Runner: a.manager, Images: builder{a.images, a.engine}, Sweep: a.sweep,
+		Runner: a.manager, Images: imageKeeper{a.images, a.engine, a.manager}, Sweep: a.sweep,
 		Artifacts: a.artifacts.Handler(), ArtifactPrefix: artifact.Prefix, Log: a.log,
 	}
 	local, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -186,13 +186,27 @@ func (a *app) sweep(ctx context.Context) (int, error) {
 	return removed, errors.Join(err, a.manager.Sweep(ctx))
 }
 
-// builder builds images by the engine.
-type builder struct {
+// imageKeeper is the store of images, with what else has to do with them.
+type imageKeeper struct {
 	*image.Store
-	runner image.Runner
+	runner  image.Runner
+	manager *sandbox.Manager
 }
 
 // Build builds an image and gives it its name.
-func (b builder) Build(ctx context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
-	return b.Store.Build(ctx, o, b.runner, p)
+func (k imageKeeper) Build(ctx context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
+	return k.Store.Build(ctx, o, k.runner, p)
+}
+
+// Remove removes an image, also if sandboxes of it wait for scripts.
+func (k imageKeeper) Remove(ctx context.Context, ref string) error {
+	err := k.Store.Remove(ctx, ref)
+	if !errors.Is(err, image.ErrInUse) {
+		return err
+	}
+	img, err := k.Get(ref)
+	if err != nil {
+		return err
+	}
+	return k.manager.WithoutSpares(ctx, img.Digest, func() error { return k.Store.Remove(ctx, ref) })
 }

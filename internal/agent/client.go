@@ -132,8 +132,9 @@ func (c *Client) WaitGate(ctx context.Context, id string) (JobStatus, error) {
 }
 
 // OpenGate lets a command that waits at its gate go on, with a time limit. It
-// fails with ErrGate if the command does not wait there, or no longer lives;
-// then it has seen nothing of what it was to work on.
+// fails with ErrGate if the command does not wait there, no longer lives, or
+// has printed something since WaitGate returned; then it has seen nothing of
+// what it was to work on.
 func (c *Client) OpenGate(ctx context.Context, id string, timeout time.Duration) error {
 	if err := checkJobID(id); err != nil {
 		return err
@@ -208,9 +209,8 @@ func (c *Client) WriteFile(ctx context.Context, path string, mode fs.FileMode, r
 }
 
 // FillFile is WriteFile into the file that is there, for a program that has it
-// open: the bytes go where they belong one after the other, and what the file
-// held beyond them stays. A missing file is made. It is for files of the
-// caller's own that are empty.
+// open: the bytes go where they belong one after the other. A missing file is
+// made. It is for files that nobody has read from yet.
 func (c *Client) FillFile(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
 	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode.Perm()), 8)}, "fill": {"1"}}
 	if err := c.call(ctx, "PUT", "file", query, r, maxHeader, nil); err != nil {

@@ -116,7 +116,7 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request) error {
 	return os.Rename(f.Name(), path)
 }
 
-// fill writes a file in place.
+// fill writes a file in place, and cuts it off there.
 func fill(path string, mode fs.FileMode, r io.Reader) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, mode)
 	if err != nil {
@@ -127,7 +127,11 @@ func fill(path string, mode fs.FileMode, r io.Reader) error {
 		return errors.New("not a regular file")
 	}
 	buf := make([]byte, 256<<10)
-	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r, buf); err != nil {
+	n, err := io.CopyBuffer(struct{ io.Writer }{f}, r, buf)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(n); err != nil {
 		return err
 	}
 	return f.Close()

@@ -20,8 +20,8 @@ const GateVariable = "BELLJAR_GATE"
 // likely to need.
 const PreloadVariable = "BELLJAR_PRELOAD"
 
-// ErrGate says that a job does not wait at its gate: it has none, has not got
-// there yet, was let through before, or has ended.
+// ErrGate says that a job does not wait quietly at its gate: it has none, has
+// not got there yet, was let through before, has ended, or has printed.
 var ErrGate = errors.New("the job does not wait at its gate")
 
 // gate is a FIFO that a command reads to its end before it goes on.
@@ -31,8 +31,9 @@ type gate struct {
 	reached chan struct{}      // closed when the command has opened the FIFO
 	passed  chan time.Duration // gets the time limit when the command is let through
 
-	mu     sync.Mutex
-	writer *os.File // held while the command waits
+	mu      sync.Mutex
+	writer  *os.File // held while the command waits
+	printed int64    // bytes of output when that was told; -1 before
 }
 
 // newGate makes the FIFO of a job's gate.
@@ -48,7 +49,7 @@ func newGate(path string) (*gate, error) {
 		return nil, fmt.Errorf("making the gate: %w", err)
 	}
 	node := os.NewFile(uintptr(fd), path)
-	return &gate{path: path, node: node, reached: make(chan struct{}), passed: make(chan time.Duration, 1)}, nil
+	return &gate{path: path, node: node, reached: make(chan struct{}), passed: make(chan time.Duration, 1), printed: -1}, nil
 }
 
 // reopen opens the FIFO itself.
@@ -105,6 +106,23 @@ func (g *gate) close() {
 	}
 }
 
+// told remembers how much the command had printed when a client was told that
+// it waits.
+func (g *gate) told(printed int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.printed < 0 {
+		g.printed = printed
+	}
+}
+
+// quiet is whether the command has not printed since.
+func (g *gate) quiet(printed int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.printed < 0 || g.printed == printed
+}
+
 // waiting is whether the command waits at the gate now.
 func (g *gate) waiting() bool {
 	if g == nil {
@@ -132,7 +150,7 @@ func (s *Server) serveOpen(w http.ResponseWriter, r *http.Request) error {
 func (j *job) pass(timeout time.Duration) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.gate == nil || j.outcome != nil {
+	if j.gate == nil || j.outcome != nil || !j.gate.quiet(j.stdout.written()+j.stderr.written()) {
 		return ErrGate
 	}
 	os.Remove(j.gate.path) // before the command could see it

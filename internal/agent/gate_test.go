@@ -159,10 +159,49 @@ func TestFillFileKeepsTheFile(t *testing.T) {
 	if err != nil || !os.SameFile(before, after) || after.Size() != 4 {
 		t.Errorf("%v, %v: want the same file with 4 bytes", after, err)
 	}
+	// Nothing of what was there before is left behind.
+	if err := sb.FillFile(ctx, "/sandbox/new", 0o600, strings.NewReader("2")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(sb.file("new")); err != nil || string(data) != "2" {
+		t.Errorf("%q, %v: want what was written last", data, err)
+	}
 	if err := os.Symlink("/etc/passwd", filepath.Join(sb.file(""), "link")); err != nil {
 		t.Fatal(err)
 	}
 	if err := sb.FillFile(ctx, "/sandbox/link", 0o600, strings.NewReader("x")); err == nil {
 		t.Error("a symbolic link was followed")
+	}
+}
+
+// What a command prints while it waits would come back as the output of a
+// script that did not print it.
+func TestGateOfACommandThatPrintsStaysShut(t *testing.T) {
+	sb := newSandbox(t)
+	ctx := testContext(t)
+	for id, print := range map[string]string{"stdout": "echo late", "stderr": "echo late >&2"} {
+		spec := bash(id, `mkfifo go done; (read -r _ < go; `+print+`; echo > done) & cat "$BELLJAR_GATE"; echo ran >> ran`)
+		spec.Gate, spec.Dir = true, "/"+id
+		if err := os.Mkdir(filepath.Join(sb.root, id), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.StartJob(ctx, spec); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := sb.WaitGate(ctx, id); err != nil || st.State != JobWaiting {
+			t.Fatalf("%s: %+v, %v", id, st, err)
+		}
+		if err := os.WriteFile(filepath.Join(sb.root, id, "go"), []byte("\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.ReadFile(filepath.Join(sb.root, id, "done")); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.OpenGate(ctx, id, patience); !errors.Is(err, ErrGate) {
+			t.Errorf("%s: got %v, want ErrGate", id, err)
+		}
+		if _, err := os.Stat(filepath.Join(sb.root, id, "ran")); err == nil {
+			t.Errorf("%s: the command got through", id)
+		}
 	}
 }

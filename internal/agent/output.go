@@ -205,6 +205,18 @@ func (o *output) stream() Stream {
 	return s
 }
 
+// written is how many bytes the command has written, those in the pipe
+// included.
+func (o *output) written() int64 {
+	var inPipe int
+	if raw, err := o.pipe.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { inPipe, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept.Bytes + int64(inPipe)
+}
+
 // size is how many bytes are kept.
 func (o *output) size() int {
 	o.mu.Lock()

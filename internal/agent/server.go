@@ -242,6 +242,7 @@ func (s *Server) serveJob(w http.ResponseWriter, r *http.Request) error {
 			// What was printed before is part of the answer.
 			j.stdout.catchUp()
 			j.stderr.catchUp()
+			j.gate.told(j.stdout.written() + j.stderr.written())
 		case <-timer.C:
 		case <-r.Context().Done():
 		}

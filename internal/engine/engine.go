@@ -25,8 +25,9 @@ type Engine interface {
 
 	// Create makes a sandbox that does not run yet. It fails with ErrExists
 	// if the identifier is taken, ErrNoImage if the image is not present, and
-	// a *HostFullError if the host has too little room for another sandbox.
-	// A failed Create leaves nothing.
+	// a *HostFullError if the host has too little room for another sandbox,
+	// or, if this one is spare, for one more beside it. A failed Create leaves
+	// nothing.
 	Create(ctx context.Context, spec Spec) error
 
 	// Start runs the agent of a created or stopped sandbox. Starting a

@@ -55,10 +55,15 @@ type Runtime struct {
 	preload *regexp.Regexp // Preload, compiled
 }
 
+// preloadBytes is how much of a script Preload is looked for in: scripts say at
+// their beginning what they need, and one that is mostly data takes a second to
+// look through.
+const preloadBytes = 64 << 10
+
 // Preloads is whether a script is one for which the loading of Preload is
 // meant.
 func (r Runtime) Preloads(script string) bool {
-	return r.Warm && (r.preload == nil || r.preload.MatchString(script))
+	return r.Warm && (r.preload == nil || r.preload.MatchString(script[:min(len(script), preloadBytes)]))
 }
 
 // A File stands in a runtime's Dir.

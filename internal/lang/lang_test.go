@@ -143,3 +143,31 @@ func write(t *testing.T, text string) string {
 	}
 	return file
 }
+
+// A script is looked through from its beginning, and not to the end of the data
+// that it may hold.
+func TestPreloads(t *testing.T) {
+	table, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	py, _ := table.Get("python")
+	bash, _ := table.Get("bash")
+	data := "x = '''" + strings.Repeat("0123456789\n", 1<<20) + "'''\n"
+	for _, c := range []struct {
+		runtime Runtime
+		script  string
+		want    bool
+	}{
+		{py, "import numpy as np\n", true},
+		{py, "print(1)\n", false},
+		{py, "import numpys\n", false},
+		{py, "import numpy\n" + data, true},
+		{py, data + "import numpy\n", false},
+		{bash, "import numpy\n", false},
+	} {
+		if got := c.runtime.Preloads(c.script); got != c.want {
+			t.Errorf("%s, %.30q: %v, want %v", c.runtime.Name, c.script, got, c.want)
+		}
+	}
+}

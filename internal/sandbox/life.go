@@ -88,11 +88,16 @@ func (b *box) leave() {
 	release()
 }
 
-// hold makes the sandbox the holder of a place until it is removed.
+// hold makes the sandbox the holder of a place until it is removed, which may
+// have happened already.
 func (b *box) hold(release func()) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.release = release
+	over := b.state == Ending || b.state == Gone
+	b.mu.Unlock()
+	if over {
+		release()
+	}
 }
 
 // waits notes that the sandbox is for a job yet to come, and until when.
@@ -127,11 +132,15 @@ const (
 // every step has its own end.
 const (
 	setupTime   = 60 * time.Second // create, start, connect, write the inputs
+	warmTime    = 3 * time.Minute  // the same for a spare one, with what others leave of the CPU
 	answerTime  = 10 * time.Second // the agent's delay after a job's timeout
-	claimTime   = 20 * time.Second // make a spare sandbox that of a run
 	collectTime = 60 * time.Second // fetch outputs
 	expiryGrace = 60 * time.Second // until a sweep takes what should be gone
 )
+
+// claimTime bounds each of the two steps that make a spare sandbox that of a
+// run: to claim it and write the inputs, and to let the script begin.
+var claimTime = 20 * time.Second
 
 // register makes a box known before anything is created for it, so that no
 // sweep takes the sandbox for an orphan. The context ends with the box.

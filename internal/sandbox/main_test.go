@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,4 +222,40 @@ func (f *faultyEngine) Remove(ctx context.Context, id string) error {
 		return f.remove(ctx, id)
 	}
 	return f.Engine.Remove(ctx, id)
+}
+
+// hanging makes the agents of spare sandboxes stop answering while hang is
+// true.
+func hanging(hang *atomic.Bool) func(*Options) {
+	return func(o *Options) {
+		real := o.Engine
+		o.Engine = &faultyEngine{Engine: real, connect: func(ctx context.Context, id string) (net.Conn, error) {
+			conn, err := real.Connect(ctx, id)
+			if err == nil && strings.HasPrefix(id, kindSpare) {
+				conn = &hangingConn{Conn: conn, hang: hang, closed: make(chan struct{})}
+			}
+			return conn, err
+		}}
+	}
+}
+
+type hangingConn struct {
+	net.Conn
+	hang   *atomic.Bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *hangingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.hang.Load() {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *hangingConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }

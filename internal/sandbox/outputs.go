@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"belljar/internal/agent"
+	"belljar/internal/lang"
 )
 
 // output is a file to give back.
@@ -59,7 +60,7 @@ func (k *collector) list(ctx context.Context) outputs {
 		k.m.o.Log.Info("listing the working directory failed", "sandbox", k.b.id, "err", err)
 	}
 	for _, f := range trees[1].Files {
-		if k.p.wants(string(f.Path)) {
+		if wants(k.p.runtime, string(f.Path)) {
 			found.files = append(found.files, output{path: agent.Workdir + "/" + string(f.Path), name: validName(f.Path), size: f.Size, stray: true})
 		}
 	}
@@ -72,11 +73,11 @@ func (k *collector) list(ctx context.Context) outputs {
 
 // wants reports whether a file in the working directory is the script's work,
 // and not the script itself or something that its language leaves.
-func (p plan) wants(name string) bool {
-	if name == p.runtime.Script() || strings.HasPrefix(name, ".") {
+func wants(r lang.Runtime, name string) bool {
+	if name == r.Script() || strings.HasPrefix(name, ".") {
 		return false
 	}
-	return !slices.ContainsFunc(p.runtime.Ignore, func(pattern string) bool {
+	return !slices.ContainsFunc(r.Ignore, func(pattern string) bool {
 		matched, _ := path.Match(pattern, name)
 		return matched
 	})

@@ -23,9 +23,21 @@ type pool struct {
 	mu      sync.Mutex // guards what follows, and the lanes
 	on      bool
 	lanes   []*lane
-	running int       // runs under way
-	busy    time.Time // when one began or ended last
+	making  *making            // what is being made now, or nil
+	runs    map[*underWay]bool // runs under way
+	busy    time.Time          // when one began or ended last
+	barred  map[string]int     // digests of images that none may stand on
+	made    int                // how often room was made for a run
+	crowded time.Time          // until then none is made: runs want the room
+	sized   time.Time          // when the sizes were measured last
+	free    float64            // share of the host's memory
+	freeAt  time.Time          // when that was so
+
+	room chan struct{} // holds a token; who has it may make room for a run
 }
+
+// underWay is a run under way.
+type underWay struct{ since time.Time }
 
 // lane is the pool's part for one kind of sandbox.
 type lane struct {
@@ -35,12 +47,13 @@ type lane struct {
 	min, max int
 
 	ready    []*spare // the oldest first
-	making   int
-	size     int64 // bytes of memory that the last one used
+	size     int64    // bytes of memory that the last one used
+	sizeOf   string   // the digest of its image
 	use      usage
 	failures int       // in a row
 	retry    time.Time // none is made before
 	failed   string    // the digest of the image it failed with
+	full     bool      // the last attempt has found the host full
 }
 
 // spare is a sandbox in the pool.
@@ -48,7 +61,8 @@ type spare struct {
 	seat
 	digest string // of its image
 	made   time.Time
-	size   int64 // bytes of memory
+	size   int64         // bytes of memory
+	freed  chan struct{} // closed when it is removed, unless a run has it
 }
 
 // laneKind is how far the sandboxes of a lane have got.
@@ -66,16 +80,26 @@ const (
 	spareAge = time.Hour
 	// burstEnds is how long no run may begin or end before a burst is over.
 	burstEnds = 250 * time.Millisecond
+	// burstRun is how long a run is part of a burst: one that goes on for
+	// longer must not keep the pool empty for all others.
+	burstRun = time.Second
 	// poolTick is the time between two looks at the pool without an occasion.
 	poolTick = time.Second
 	// leastSize is what a spare sandbox counts with until one was measured.
 	leastSize = 32 << 20
+	// crowdedTime is how long none is made after a run found no room.
+	crowdedTime = 5 * time.Second
+	// sizeEvery is the time between two measurements of all spare sandboxes.
+	sizeEvery = time.Minute
 	// shortMemory is the share of the host's memory that the pool leaves.
 	shortMemory = 0.1
 )
 
 func newPool(m *Manager) *pool {
-	p := &pool{m: m, wake: make(chan struct{}, 1)}
+	p := &pool{
+		m: m, wake: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		runs: map[*underWay]bool{}, barred: map[string]int{},
+	}
 	bare := map[string]*lane{}
 	for _, r := range m.o.Table.All() {
 		if r.PoolMax == 0 {
@@ -185,16 +209,32 @@ func (p *pool) asked(pl plan, hit bool) {
 	}
 }
 
-// runBegins and runEnds tell the pool what the machine is busy with.
-func (p *pool) runBegins() { p.count(1) }
-func (p *pool) runEnds()   { p.count(-1) }
-
-func (p *pool) count(n int) {
+// runBegins tells the pool what the machine is busy with, until ends is called.
+func (p *pool) runBegins() (ends func()) {
+	r := &underWay{since: p.m.o.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running += n
-	p.busy = p.m.o.Now()
-	p.poke()
+	p.runs[r], p.busy = true, r.since
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.runs, r)
+		p.busy = p.m.o.Now()
+		p.poke()
+	}
+}
+
+// burst is whether runs come and go now that need the machine.
+func (p *pool) burst(now time.Time) bool {
+	if now.Sub(p.busy) >= burstEnds {
+		return false
+	}
+	for r := range p.runs {
+		if now.Sub(r.since) < burstRun {
+			return true
+		}
+	}
+	return false
 }
 
 // poke makes the loop look for something to do.
@@ -205,40 +245,20 @@ func (p *pool) poke() {
 	}
 }
 
-// drain gives up all spare sandboxes, waits until they are removed, and is
-// true if there were any.
-func (p *pool) drain() bool {
-	var removals sync.WaitGroup
-	all := p.empty()
-	for _, s := range all {
-		s.c.Close()
-		if s.b.to(Ending) == nil {
-			removals.Go(func() { p.m.removeWithRetries(s.b) })
-		}
-	}
-	removals.Wait()
-	return len(all) > 0
-}
-
-// empty takes all sandboxes out of the pool.
-func (p *pool) empty() []*spare {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var all []*spare
-	for _, l := range p.lanes {
-		all = append(all, l.ready...)
-		l.ready = nil
-	}
-	return all
-}
-
-// close gives up all spare sandboxes and lets no more in.
+// close gives up all spare sandboxes, with the one that is being made, and
+// lets no more in.
 func (p *pool) close() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.on = false
-	p.mu.Unlock()
-	for _, s := range p.empty() {
-		p.m.discard(s)
+	if p.making != nil {
+		p.making.cancel()
+	}
+	for _, l := range p.lanes {
+		for _, s := range l.ready {
+			p.m.discard(s)
+		}
+		l.ready = nil
 	}
 }
 
@@ -276,79 +296,5 @@ func (m *Manager) Pool() (states []PoolState, memory int64) {
 	return states, p.memory()
 }
 
-// memory is what all spare sandboxes use together.
-func (p *pool) memory() int64 {
-	var sum int64
-	for _, l := range p.lanes {
-		for _, s := range l.ready {
-			sum += s.size
-		}
-		sum += int64(l.making) * l.expect()
-	}
-	return sum
-}
-
-// expect is how much memory the next sandbox of a lane is likely to use.
-func (l *lane) expect() int64 { return cmp.Or(l.size, leastSize) }
-
 // target is how many sandboxes should be ready.
 func (l *lane) target(now time.Time) int { return min(l.max, max(l.min, l.use.peak(now))) }
-
-// usage is what was asked of a lane.
-type usage struct {
-	hits, misses map[string]int64 // by runtime
-	recent       []time.Time      // the last maxRecent
-	most         int              // at once, of late
-	mostAt       time.Time
-}
-
-const (
-	maxRecent = 64
-	// atOnce is in what time runs count as made at once: those that a pool
-	// cannot be refilled between.
-	atOnce = 5 * time.Second
-	// remembered is how long a pool stays as large as it once had to be.
-	remembered = 10 * time.Minute
-)
-
-func (u *usage) note(runtime string, hit bool, now time.Time) {
-	if u.hits == nil {
-		u.hits, u.misses = map[string]int64{}, map[string]int64{}
-	}
-	if hit {
-		u.hits[runtime]++
-	} else {
-		u.misses[runtime]++
-	}
-	u.recent = append(u.recent, now)
-	u.recent = u.recent[max(0, len(u.recent)-maxRecent):]
-	if n := u.within(atOnce, now); n >= u.peak(now) {
-		u.most, u.mostAt = n, now
-	}
-}
-
-// last is when the lane was asked last.
-func (u *usage) last() time.Time {
-	if len(u.recent) == 0 {
-		return time.Time{}
-	}
-	return u.recent[len(u.recent)-1]
-}
-
-func (u *usage) within(d time.Duration, now time.Time) int {
-	n := 0
-	for _, t := range u.recent {
-		if now.Sub(t) < d {
-			n++
-		}
-	}
-	return n
-}
-
-// peak is how many runs came at once, of late.
-func (u *usage) peak(now time.Time) int {
-	if now.Sub(u.mostAt) > remembered {
-		return 0
-	}
-	return u.most
-}

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"belljar/internal/engine"
 	"belljar/internal/engine/enginetest"
 	"belljar/internal/lang"
 )
@@ -31,7 +30,7 @@ if [ -n "$BELLJAR_GATE" ]; then
     gate=$BELLJAR_GATE
     warm=light${BELLJAR_PRELOAD:+full}
     unset BELLJAR_GATE BELLJAR_PRELOAD
-    echo $$ > pid
+    echo $$ > "${gate%/*}/pid"
     cat "$gate" > /dev/null
 fi
 export warm
@@ -199,7 +198,7 @@ func TestDeadSparesAreReplaced(t *testing.T) {
 			}
 		},
 		func(id string) { // the interpreter alone
-			data, err := os.ReadFile(filepath.Join(b.mem.Root(id), "sandbox/pid"))
+			data, err := os.ReadFile(filepath.Join(b.mem.Root(id), "var/log/belljar/run/pid"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -258,27 +257,6 @@ func TestSparesAreReplaced(t *testing.T) {
 	b.full(t)
 	digest.Store("")
 	eventually(t, "without an image, the pool is empty", func() bool { return len(sandboxes(t, b.mem)) == 0 })
-}
-
-// The pool's claim on the disk is for runs: it gives way to one.
-func TestPoolGivesWay(t *testing.T) {
-	b := newPoolBench(t)
-	b.full(t)
-	full := &engine.HostFullError{What: "disk space", Free: 1, Need: 2}
-	b.mem.SetHostFull(full)
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		for len(b.spares(laneBare)) > 0 || len(b.spares(laneLight)) > 0 {
-			time.Sleep(time.Millisecond)
-		}
-		b.mem.SetHostFull(nil)
-	}()
-	res, err := b.Run(t.Context(), Request{Runtime: "elsewhere", Script: "echo 1"})
-	<-drained
-	if err != nil || res.Stdout != "1\n" {
-		t.Errorf("got %+v, %v", res, err)
-	}
 }
 
 // What prints before the gate would print it into every script's output.

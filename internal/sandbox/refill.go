@@ -5,15 +5,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"belljar/internal/access"
-	"belljar/internal/agent"
 	"belljar/internal/engine"
 )
 
@@ -26,11 +24,20 @@ func (m *Manager) StartPool() error {
 	if err := m.begin(); err != nil {
 		return err
 	}
-	m.pool.mu.Lock()
-	m.pool.on = true
-	m.pool.mu.Unlock()
+	m.pool.open()
 	go m.pool.loop()
 	return nil
+}
+
+// open lets sandboxes into the pool, unless the Manager closes meanwhile.
+func (p *pool) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.m.closing:
+	default:
+		p.on = true
+	}
 }
 
 // loop fills the pool until the Manager closes.
@@ -42,11 +49,12 @@ func (p *pool) loop() {
 	defer lull.Stop()
 	for {
 		p.tidy()
-		if l, digest := p.next(); l != nil {
-			p.fill(l, digest)
+		p.measure()
+		if mk := p.next(); mk != nil {
+			p.fill(mk)
 			continue
 		}
-		lull.Reset(burstEnds)
+		lull.Reset(p.pause())
 		select {
 		case <-p.m.closing:
 			return
@@ -78,219 +86,156 @@ func (p *pool) tidy() {
 		}
 		l.ready = keep
 	}
-	if p.m.o.FreeMemory() < shortMemory {
-		p.yield(nil)
-	}
-}
-
-// yield gives up the sandboxes of the lane that was not asked for longest, if
-// that is longer than asker was not; nil asks before all.
-func (p *pool) yield(asker *lane) bool {
-	var victim *lane
-	for _, l := range p.lanes {
-		older := victim == nil || l.use.last().Before(victim.use.last())
-		if l != asker && len(l.ready) > 0 && older {
-			victim = l
+	if p.freeMemory(now) < shortMemory {
+		if l := p.victim(nil); l != nil {
+			for range l.ready {
+				p.yield(nil)
+			}
 		}
 	}
-	if victim == nil || asker != nil && !victim.use.last().Before(asker.use.last()) {
-		return false
-	}
-	for _, s := range victim.ready {
-		p.m.discard(s)
-	}
-	victim.ready = nil
-	return true
 }
 
-// next picks the lane to make a sandbox for, with the digest of its image, and
-// counts that one; nil if nothing is to be done now. The lane that was asked
-// last comes first.
-func (p *pool) next() (*lane, string) {
+// pause is how long the loop may wait when there is nothing to do now.
+func (p *pool) pause() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := p.m.o.Now(); p.burst(now) || p.free < 2*shortMemory {
+		return burstEnds
+	}
+	return poolTick
+}
+
+// freeMemory is Options.FreeMemory, asked once in a while: every run wakes the
+// loop, and the kernel takes its time to count.
+func (p *pool) freeMemory(now time.Time) float64 {
+	if p.freeAt.IsZero() || now.Sub(p.freeAt) >= burstEnds {
+		p.free, p.freeAt = p.m.o.FreeMemory(), now
+	}
+	return p.free
+}
+
+// making is the sandbox that is being made.
+type making struct {
+	lane   *lane
+	digest string
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it is in the pool, or removed
+}
+
+// next picks the lane to make a sandbox for, and notes that one is being made;
+// nil if nothing is to be done now.
+func (p *pool) next() *making {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.m.o.Now()
-	if !p.on || p.running > 0 && now.Sub(p.busy) < burstEnds || p.m.o.FreeMemory() < 2*shortMemory {
-		return nil, ""
+	if !p.on || p.burst(now) || now.Before(p.crowded) || p.freeMemory(now) < 2*shortMemory {
+		return nil
 	}
-	var best *lane
-	var bestDigest string
-	for _, l := range p.lanes {
-		if len(l.ready)+l.making >= l.target(now) {
-			continue
-		}
+	for _, l := range p.wanting(now) {
 		digest, err := p.m.o.Digest(l.image)
-		if err != nil || l.failed == digest && now.Before(l.retry) {
+		if err != nil || p.barred[digest] > 0 || l.failed == digest && now.Before(l.retry) || !p.fits(l, digest) {
 			continue
 		}
-		if best == nil || l.use.last().After(best.use.last()) {
-			best, bestDigest = l, digest
+		ctx, cancel := context.WithCancel(p.m.base)
+		p.making = &making{lane: l, digest: digest, ctx: ctx, cancel: cancel, done: make(chan struct{})}
+		return p.making
+	}
+	return nil
+}
+
+// wanting are the lanes with too few sandboxes, those first that were asked
+// last. One that has failed must not keep others waiting.
+func (p *pool) wanting(now time.Time) []*lane {
+	var lanes []*lane
+	for _, l := range p.lanes {
+		if len(l.ready) < l.target(now) {
+			lanes = append(lanes, l)
 		}
 	}
-	if best == nil {
-		return nil, ""
-	}
-	for p.memory()+best.expect() > p.m.o.PoolMemory {
-		if !p.yield(best) {
-			return nil, ""
-		}
-	}
-	best.making++
-	return best, bestDigest
+	slices.SortStableFunc(lanes, func(a, b *lane) int {
+		return cmp.Or(min(a.failures, 1)-min(b.failures, 1), b.use.last().Compare(a.use.last()))
+	})
+	return lanes
 }
 
 // fill makes a sandbox for a lane.
-func (p *pool) fill(l *lane, digest string) {
-	s, err := p.m.makeSpare(l, digest)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	l.making--
-	switch {
-	case err != nil:
-		l.fail(digest, p.m.o.Now())
-		level := slog.LevelWarn
-		if errors.Is(err, errNotInstalled) {
-			level = slog.LevelDebug
-		}
-		p.m.o.Log.Log(p.m.base, level, "no sandbox could be made in advance", "kind", l.kind, "for", l.names(), "again_in", l.retry.Sub(p.m.o.Now()), "err", err)
-	case p.on:
-		l.failures, l.failed, l.size = 0, "", s.size
-		l.ready = append(l.ready, s)
-	default:
-		p.m.discard(s)
+func (p *pool) fill(mk *making) {
+	defer close(mk.done)
+	defer mk.cancel()
+	began := p.m.o.Now()
+	s, err := p.m.makeSpare(mk)
+	gone := p.settle(mk, s, err, began)
+	if gone == nil {
+		return
+	}
+	select {
+	case <-gone: // then there is room for another
+	case <-p.m.closing:
 	}
 }
 
-// fail puts off the next attempt: by 10 s, doubling up to an hour, or until
+// settle takes note of what came of making a sandbox. If another had to go for
+// the next attempt, it returns what is closed when that is gone.
+func (p *pool) settle(mk *making, s *spare, err error, began time.Time) (gone <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.making = nil
+	l, now := mk.lane, p.m.o.Now()
+	var full *engine.HostFullError
+	switch {
+	case err == nil && p.on && p.barred[mk.digest] == 0:
+		l.failures, l.failed, l.full = 0, "", false
+		p.add(l, s)
+		return nil
+	case err == nil:
+		p.m.discard(s)
+		return s.freed
+	case mk.ctx.Err() != nil:
+		return nil // somebody did not want it
+	case errors.As(err, &full) && !l.full:
+		// What runs have used is being removed, most likely.
+		l.full = true
+		l.putOff(mk.digest, now, fullRetry)
+		return nil
+	case errors.As(err, &full):
+		if s := p.yield(l); s != nil {
+			return s.freed
+		}
+		l.putOff(mk.digest, now, firstRetry)
+	case errors.Is(err, context.DeadlineExceeded) && (len(p.runs) > 0 || p.busy.After(began)):
+		// Runs had the processors. That says nothing of the lane.
+		l.putOff(mk.digest, now, firstRetry)
+	default:
+		l.fail(mk.digest, now)
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, errNotInstalled) {
+		level = slog.LevelDebug
+	}
+	p.m.o.Log.Log(p.m.base, level, "no sandbox could be made in advance", "kind", l.kind, "for", l.names(), "again_in", l.retry.Sub(now), "err", err)
+	return nil
+}
+
+// How long the next attempt is put off after a first failure, and after the
+// host was found full.
+const (
+	firstRetry = 10 * time.Second
+	fullRetry  = time.Second
+)
+
+// fail puts off the next attempt for longer each time, up to an hour, or until
 // the image changes.
 func (l *lane) fail(digest string, now time.Time) {
 	if digest != l.failed {
 		l.failures = 0
 	}
-	wait := min(10*time.Second<<l.failures, time.Hour)
-	l.failed, l.retry, l.failures = digest, now.Add(wait), min(l.failures+1, 20)
+	l.putOff(digest, now, min(firstRetry<<l.failures, time.Hour))
+	l.failures = min(l.failures+1, 20)
 }
 
-// makeSpare makes a sandbox for a lane, with the interpreter waiting at its
-// gate unless the lane is bare.
-func (m *Manager) makeSpare(l *lane, digest string) (_ *spare, err error) {
-	ctx, b := m.register(m.base, kindSpare, setupTime, func() {})
-	now := m.o.Now()
-	b.waits(now.Add(2 * spareAge))
-	s := &spare{seat: seat{b: b, lane: l}, digest: digest, made: now}
-	defer func() {
-		if err != nil {
-			m.discard(s)
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, setupTime)
-	defer cancel()
-	s.c, err = m.launch(ctx, b, engine.Spec{
-		ID: b.id, Labels: m.labels(kindSpare, access.Subject{}), Expires: now.Add(2 * spareAge),
-		Image: l.image, Limits: m.o.Limits, Spare: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := m.writeFiles(ctx, s.c, l.runtimes...); err != nil {
-		return nil, err
-	}
-	if err := s.c.FillFile(ctx, stdinFile, 0o600, strings.NewReader("")); err != nil {
-		return nil, err
-	}
-	if l.kind != laneBare {
-		if err := m.warmUp(ctx, s); err != nil {
-			return nil, err
-		}
-	}
-	receipt, err := m.o.Engine.Inspect(ctx, b.id)
-	if err != nil {
-		return nil, fmt.Errorf("reading what sandbox %s uses: %w", b.id, err)
-	}
-	s.size = cmp.Or(receipt.MemoryUsed, leastSize)
-	return s, nil
-}
-
-// errNotInstalled says that an image lacks a runtime, which is no fault.
-var errNotInstalled = errors.New("it is not installed in the image")
-
-// warmUp starts a runtime's command, up to the gate. What it prints until then
-// no script has asked for, so it must be nothing.
-func (m *Manager) warmUp(ctx context.Context, s *spare) error {
-	r := s.lane.runtimes[0]
-	if err := s.c.FillFile(ctx, scriptFile(r), 0o644, strings.NewReader("")); err != nil {
-		return err
-	}
-	job := m.job(r, 2*spareAge)
-	job.Gate = true
-	if s.lane.kind == laneFull && r.Preload != "" {
-		job.Env = append(job.Env, agent.PreloadVariable+"=1")
-	}
-	if err := s.c.StartJob(ctx, job); err != nil {
-		return err
-	}
-	st, err := s.c.WaitGate(ctx, jobID)
-	switch {
-	case err != nil:
-		return err
-	case st.State == agent.JobExited && st.ExitCode == codeNotFound:
-		return errNotInstalled
-	case st.State == agent.JobExited:
-		return fmt.Errorf("it ended before its gate with exit code %d: %s%s", st.ExitCode, clip(st.Error), clip(string(st.Stderr.Head)))
-	case st.Stdout.Bytes+st.Stderr.Bytes > 0:
-		return fmt.Errorf("it printed before its gate: %q", clip(string(st.Stdout.Head)+string(st.Stderr.Head)))
-	}
-	return nil
-}
-
-// discard removes a spare sandbox in the background.
-func (m *Manager) discard(s *spare) {
-	if s.c != nil {
-		s.c.Close()
-	}
-	m.destroy(s.b)
-}
-
-// errStale is for a spare sandbox that turned out to be of no use before its
-// script began. Another may be tried.
-var errStale = errors.New("it cannot be used")
-
-// runSpare runs a script in a sandbox of the pool. From the beginning of the
-// script on, the sandbox holds the place until it is removed.
-func (m *Manager) runSpare(ctx context.Context, s *spare, p plan, release func()) (*Result, error) {
-	ctx = m.bind(ctx, s.b, p.timeout)
-	defer m.discard(s)
-	if err := m.claim(ctx, s, p); err != nil {
-		if refused := (*RequestError)(nil); errors.As(err, &refused) {
-			release()
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: %w", errStale, err)
-	}
-	err := m.start(ctx, &s.seat, p)
-	if errors.Is(err, agent.ErrGate) {
-		return nil, fmt.Errorf("%w: %w", errStale, err)
-	}
-	s.b.hold(release)
-	if err != nil {
-		return nil, err
-	}
-	return m.run(ctx, &s.seat, p)
-}
-
-// claim makes a spare sandbox that of a run: what is kept of it says so, and
-// its limits are those of a run, before anything of the run gets into it.
-func (m *Manager) claim(ctx context.Context, s *spare, p plan) error {
-	ctx, cancel := context.WithTimeout(ctx, claimTime)
-	defer cancel()
-	if err := s.b.to(Used); err != nil {
-		return err
-	}
-	_, expires := s.b.times()
-	if err := m.o.Engine.Claim(ctx, s.b.id, m.labels(kindRun, p.Subject), expires); err != nil {
-		return err
-	}
-	return m.prepare(ctx, &s.seat, p)
+func (l *lane) putOff(digest string, now time.Time, wait time.Duration) {
+	l.failed, l.retry = digest, now.Add(wait)
 }
 
 // freeMemory reads the share of memory that new programs can have, proc(5).

@@ -170,6 +170,9 @@ func (m *Manager) explain(err error, image string) error {
 	switch {
 	case errors.As(err, &full):
 		m.o.Log.Warn("the host is too full for another sandbox", "err", err)
+		if full.Need == 0 {
+			return refuse("the server has as many sandboxes as it can have, so nothing was run; try again later")
+		}
 		return refuse("the server is short of room (%d MiB free, %d MiB must stay free), so nothing was run; try again later, or ask its operator to make room", full.Free>>20, full.Need>>20)
 	case errors.Is(err, engine.ErrNotRunning):
 		m.o.Log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)

@@ -55,8 +55,7 @@ func (m *Manager) Run(ctx context.Context, r Request) (*Result, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("waiting for a place: %w", err)
 	}
-	m.pool.runBegins()
-	defer m.pool.runEnds()
+	defer m.pool.runBegins()()
 	p.placed = time.Now()
 	release := sync.OnceFunc(m.slots.release)
 	for {
@@ -73,6 +72,9 @@ func (m *Manager) Run(ctx context.Context, r Request) (*Result, error) {
 			release()
 			return nil, fmt.Errorf("claiming a sandbox: %w", context.Cause(ctx))
 		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return m.runNew(ctx, p, release) // others may hang alike
+		}
 	}
 }
 
@@ -83,16 +85,11 @@ func (m *Manager) runNew(ctx context.Context, p plan, release func()) (*Result, 
 	defer m.destroy(b)
 	setup, cancel := context.WithTimeout(ctx, setupTime)
 	defer cancel()
-	c, err := m.launch(setup, b, m.spec(b, kindRun, p))
-	if full := (*engine.HostFullError)(nil); errors.As(err, &full) && m.pool.drain() {
-		// What the pool holds is meant for runs like this one.
-		c, err = m.launch(setup, b, m.spec(b, kindRun, p))
-	}
+	s, err := m.launchNow(setup, b, m.spec(b, kindRun, p))
 	if err != nil {
-		return nil, m.explain(err, p.image)
+		return nil, err
 	}
-	defer c.Close()
-	s := &seat{b: b, c: c}
+	defer s.c.Close()
 	if err := m.prepare(setup, s, p); err != nil {
 		return nil, err
 	}

@@ -113,10 +113,11 @@ func (m *Manager) ask(ctx context.Context, image string) (map[string]RuntimeInfo
 	defer cancel()
 	ctx, b := m.register(ctx, kindProbe, probeTime, func() {})
 	defer m.destroy(b)
-	c, err := m.launch(ctx, b, m.spec(b, kindProbe, plan{Request: Request{Subject: access.Owner}, image: image}))
+	s, err := m.launchNow(ctx, b, m.spec(b, kindProbe, plan{Request: Request{Subject: access.Owner}, image: image}))
 	if err != nil {
-		return nil, m.explain(err, image)
+		return nil, err
 	}
+	c := s.c
 	defer c.Close()
 	receipt, err := m.o.Engine.Inspect(ctx, b.id)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,7 +36,7 @@ func (t *tool) contestant() contestant {
 }
 
 func (t *tool) command(args ...string) []string {
-	return append(append([]string{}, t.argv...), args...)
+	return slices.Concat(t.argv, args)
 }
 
 // forget removes the image.
@@ -144,6 +145,24 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 `
 
+// way is a way to call podman.
+type way struct {
+	argv, env []string
+	note      string
+}
+
+// podmanWays are tried in this order: as it is, then with less and less that a
+// machine may lack. config is a file with podmanConfig.
+func podmanWays(config string) []way {
+	runc, limits := []string{"--runtime", "runc"}, []string{"CONTAINERS_CONF=" + config}
+	return []way{
+		{},
+		{runc, nil, "with runc, since its default OCI runtime cannot run a container here"},
+		{nil, limits, "without its default limits, which cannot be set here"},
+		{runc, limits, "with runc and without its default limits, since it cannot run a container here otherwise"},
+	}
+}
+
 // openPodman returns rootful podman with a store in dir, in the first way that
 // can run a container.
 func openPodman(ctx context.Context, dir string, img image) (*tool, error) {
@@ -163,16 +182,8 @@ func openPodman(ctx context.Context, dir string, img image) (*tool, error) {
 		return nil, err
 	}
 	var errs []error
-	for _, way := range []struct {
-		argv, env []string
-		note      string
-	}{
-		{},
-		{argv: []string{"--runtime", "runc"}, note: "with runc, since its default OCI runtime cannot run a container here"},
-		{env: []string{"CONTAINERS_CONF=" + config}, note: "without its default limits, which cannot be set here"},
-		{argv: []string{"--runtime", "runc"}, env: []string{"CONTAINERS_CONF=" + config}, note: "with runc and without its default limits, since it cannot run a container here otherwise"},
-	} {
-		t.argv, t.env, t.note = append(store[:len(store):len(store)], way.argv...), append(os.Environ(), way.env...), way.note
+	for _, w := range podmanWays(config) {
+		t.argv, t.env, t.note = slices.Concat(store, w.argv), append(os.Environ(), w.env...), w.note
 		_, err := t.try(ctx, "run", "--rm", "--network", "none", "--memory", "2g", "--cpus", "2", t.tag, "true")
 		if err == nil {
 			return t, nil

@@ -53,7 +53,7 @@ func (r *results) writeVerdicts(out io.Writer) {
 func (r *results) writeTimes(out io.Writer, w workload) {
 	all := r.times[w.name]
 	timed, _ := w.rounds(r.rounds)
-	fmt.Fprintf(out, "## Time of %s\n\n%d runs each.\n\n", w.title, timed)
+	fmt.Fprintf(out, "## Time of %s\n\nTimed runs: %d each.\n\n", w.title, timed)
 	t := figures("", "median, ms", "p95, ms", "of bare", "faster than docker", "faster than podman")
 	for _, c := range r.contestants {
 		if len(all[c.name]) == 0 {

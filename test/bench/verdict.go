@@ -20,10 +20,7 @@ var thresholds = []struct {
 }
 
 // loadThreshold is for runs per second, Belljar's with a pool over podman's.
-const (
-	loadThreshold = 5
-	loadCallers   = 4
-)
+const loadThreshold = 5
 
 // judge says for each threshold whether it was met.
 func (r *results) judge() []verdict {
@@ -43,8 +40,8 @@ func (r *results) judge() []verdict {
 		}
 		all = append(all, v)
 	}
-	v := atLeast(fmt.Sprintf("%s: runs per second at %d callers, over those of podman run", loaded, loadCallers), loadThreshold)
-	if ours, theirs := r.loads[warmName][loadCallers], r.loads[podmanName][loadCallers]; ours > 0 && theirs > 0 {
+	v := atLeast(fmt.Sprintf("%s: runs per second at %d callers, over those of podman run", loaded, judged), loadThreshold)
+	if ours, theirs := r.loads[warmName][judged], r.loads[podmanName][judged]; ours > 0 && theirs > 0 {
 		v.decide(ours / theirs)
 	}
 	return append(all, v)

@@ -29,7 +29,7 @@ func (e *Engine) adopt() error {
 			}
 			continue
 		}
-		b := &box{e: e, record: r}
+		b := &box{e: e, record: r, letIn: true}
 		e.ids.keep(r.Slot)
 		// One that cannot be ended now must not keep the others from starting:
 		// it is listed, and whoever removes it tries again.

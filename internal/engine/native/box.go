@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -51,6 +52,11 @@ type box struct {
 	img  image.Image
 	free func() // releases the image
 
+	// letIn is whether its disk counts; guarded by the engine's mu.
+	letIn bool
+	// ours is whether this process has started it.
+	ours atomic.Bool
+
 	mu      sync.Mutex // guards what follows; taken after op
 	record  record
 	process *process // process 1 while it is known; it may have ended
@@ -86,7 +92,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) error {
 
 func (b *box) create() error {
 	spec := b.record.Spec
-	if err := b.e.room(); err != nil {
+	if err := b.e.room(b); err != nil {
 		return err
 	}
 	if err := b.acquire(spec.Image); err != nil {
@@ -183,6 +189,7 @@ func (b *box) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.ours.Store(true)
 	return b.began(pid)
 }
 

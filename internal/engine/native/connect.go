@@ -68,7 +68,7 @@ func (e *Engine) Connect(ctx context.Context, id string) (net.Conn, error) {
 		return nil, fmt.Errorf("connecting to %s: %w", id, err)
 	}
 	// What dials is the agent, so the runtime has done its part by now.
-	if err := e.checkFilter(process.pid); err != nil {
+	if err := b.checkFilter(process.pid); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("connecting to %s: %w", id, err)
 	}

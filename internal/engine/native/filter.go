@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"unsafe"
@@ -58,12 +57,13 @@ func (f *filterCache) learn(pid int) error {
 }
 
 // checkFilter looks whether the kernel holds a sandbox's agent to a filter,
-// and keeps the first one for later starts.
-func (e *Engine) checkFilter(pid int) error {
+// and keeps the first one for later starts. One that an earlier process started
+// may have an older filter, and may have run scripts: nothing is learnt of it.
+func (b *box) checkFilter(pid int) error {
 	if err := filtered(pid); err != nil {
 		return err
 	}
-	if e.runtime.caches() {
+	if e := b.e; b.ours.Load() && e.runtime.caches() {
 		e.logFailure("keeping the system call filter for later starts", e.filter.learn(pid))
 	}
 	return nil
@@ -79,15 +79,12 @@ const ptraceSeccompGetFilter = 0x420c
 // struct sock_filter that seccomp(2) takes. The process must have one only. It
 // is stopped for a moment.
 func readFilter(pid int) (program []byte, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// The thread that attached does all the rest.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+	// The thread that attaches must do all the rest. It ends then, and with it
+	// its hold of the process, whatever went wrong.
+	err = onOwnThread(func() (err error) {
 		program, err = tracedFilter(pid)
-	}()
-	<-done
+		return err
+	})
 	return program, err
 }
 

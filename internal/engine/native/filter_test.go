@@ -49,3 +49,23 @@ func TestFilterIsKept(t *testing.T) {
 		t.Error("a process without a filter passes for one with it")
 	}
 }
+
+// Of a sandbox that an earlier process started nothing is learnt: it may have
+// an older filter.
+func TestFilterIsNotLearntOfAdoptedSandboxes(t *testing.T) {
+	needRoot(t)
+	needRuntime(t, "crun")
+	s := newSubject(t, options(t.TempDir(), "crun"))
+	s.Start(t, engine.Spec{ID: "old", Image: s.Image, Limits: enginetest.Limits()})
+	s.Engine = s.Reopen()
+	s.Connect(t, "old")
+	e := s.Engine.(*Engine)
+	if known := e.filter.known(); known != "" {
+		t.Errorf("a filter of %d bytes was learnt", len(known))
+	}
+	s.Start(t, engine.Spec{ID: "new", Image: s.Image, Limits: enginetest.Limits()})
+	s.Connect(t, "new")
+	if e.filter.known() == "" {
+		t.Error("of a new one nothing was learnt")
+	}
+}

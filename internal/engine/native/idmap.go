@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"belljar/internal/engine"
 )
 
 // Every sandbox has a range of 65,536 user and group ids of its own, so that
@@ -73,7 +75,7 @@ func (r *ranges) take() (idRange, error) {
 			return slotRange(s), nil
 		}
 	}
-	return idRange{}, fmt.Errorf("all %d id ranges are in use", windowSlots)
+	return idRange{}, &engine.HostFullError{What: fmt.Sprintf("all %d ranges of user ids are in use", windowSlots)}
 }
 
 // keep marks the range of a sandbox that an earlier process made.

@@ -235,26 +235,34 @@ func (e *Engine) makeShare(dir string) error {
 	return err
 }
 
-// room refuses a new sandbox, which is among the boxes already, while the
-// disk could not hold what all of them may still write.
-func (e *Engine) room() error {
+// room lets a new sandbox in, or refuses it while the disk could not hold what
+// all of them may still write. Only those count that were let in: of two that
+// find room for one, one gets it. A spare one leaves room for another.
+func (e *Engine) room(b *box) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.dir, &st); err != nil {
 		return fmt.Errorf("looking at the disk: %w", err)
 	}
-	free, need := int64(st.Bavail)*st.Bsize, e.minFree
+	free, need := int64(st.Bavail)*st.Bsize, e.minFree+b.disk()
+	if b.record.Spec.Spare {
+		need += b.disk()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, b := range e.boxes {
-		need += b.disk()
+	for id, o := range e.boxes {
+		if !o.letIn {
+			continue
+		}
+		need += o.disk()
 		var layer unix.Stat_t
 		if err := unix.Stat(filepath.Join(e.sandboxDir(id), layerFile), &layer); err == nil {
-			need -= min(b.disk(), layer.Blocks*512)
+			need -= min(o.disk(), layer.Blocks*512)
 		}
 	}
 	if free < need {
 		return &engine.HostFullError{What: "disk space at " + e.dir, Free: free, Need: need}
 	}
+	b.letIn = true
 	return nil
 }
 

@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"belljar/internal/engine"
 	"belljar/internal/engine/enginetest"
@@ -324,5 +327,66 @@ func TestSpareGivesWay(t *testing.T) {
 	}
 	if w := weight("spare"); w != 1 {
 		t.Errorf("after the claim its weight is %v", w)
+	}
+}
+
+// Where there is room for one sandbox, one of two that ask at once gets it,
+// and a spare one does not take it.
+func TestRoomForOne(t *testing.T) {
+	needRoot(t)
+	o := options(t.TempDir(), "")
+	var st unix.Statfs_t
+	if err := unix.Statfs(o.Dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	free := int64(st.Bavail) * st.Bsize
+	limits := enginetest.Limits()
+	limits.Disk = free / 8 >> 20 << 20 // files of others come and go
+	o.MinFree = free - limits.Disk*3/2
+	s := newSubject(t, o)
+	for range 20 {
+		var errs [2]error
+		var both sync.WaitGroup
+		for i, id := range []string{"one", "two"} {
+			both.Go(func() {
+				errs[i] = s.Engine.Create(t.Context(), engine.Spec{ID: id, Image: s.Image, Limits: limits})
+			})
+		}
+		both.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) {
+			t.Fatalf("got %v and %v, want one success", errs[0], errs[1])
+		}
+		for _, id := range []string{"one", "two"} {
+			if err := s.Engine.Remove(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var full *engine.HostFullError
+	if err := s.Engine.Create(t.Context(), engine.Spec{ID: "spare", Image: s.Image, Limits: limits, Spare: true}); !errors.As(err, &full) {
+		t.Errorf("a spare sandbox took the last room: %v", err)
+	}
+}
+
+func TestRangesAreUsedUp(t *testing.T) {
+	needRoot(t)
+	s := newSubject(t, options(t.TempDir(), ""))
+	e := s.Engine.(*Engine)
+	var slots []int
+	for range windowSlots {
+		ids, err := e.ids.take()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots = append(slots, ids.slot)
+	}
+	spec := engine.Spec{ID: "one", Image: s.Image, Limits: enginetest.Limits()}
+	var full *engine.HostFullError
+	if err := e.Create(t.Context(), spec); !errors.As(err, &full) || !strings.Contains(full.Error(), "256 ranges of user ids") {
+		t.Errorf("got %v, want a HostFullError", err)
+	}
+	e.ids.release(slots[0])
+	if err := errors.Join(e.Create(t.Context(), spec), e.Remove(t.Context(), spec.ID)); err != nil {
+		t.Error(err)
 	}
 }
