@@ -64,6 +64,7 @@ cat("dplyr" %in% loadedNamespaces(), "package:dplyr" %in% search(), "\n")`, "FAL
 		{"options", "r", `# dplyr
 cat(is.null(getOption("dplyr.show_progress")), "\n")`, "TRUE \n", "FALSE \n"},
 		{"names", "octave", `who; disp (exist ("belljar_start"))`, "0\n", "0\n"},
+		{"symbols", "julia", `println(parse(Int, string(gensym())[3:end]) > 260)`, "false\n", "true\n"},
 		{"names", "julia", `println(setdiff(names(Main, all=true), [:Base, :Core, :Main]))`, "Symbol[]\n", "Symbol[]\n"},
 	} {
 		t.Run(tt.runtime+" "+tt.name, func(t *testing.T) {

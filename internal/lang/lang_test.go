@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestBuiltin(t *testing.T) {
@@ -67,6 +68,28 @@ version = ["dash", "-c", "echo 1"]
 	all[0].Title = "changed"
 	if r, _ := table.Get("bash"); r.Title != "Dash" {
 		t.Error("a caller's change reached the table")
+	}
+}
+
+// TestJuliaElsewhere: the example differs from the built-in entry in its image
+// alone.
+func TestJuliaElsewhere(t *testing.T) {
+	builtin, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := Load("../../examples/runtimes/julia.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, _ := builtin.Get("julia")
+	got, _ := example.Get("julia")
+	if got.Image == "" {
+		t.Error("it names no image")
+	}
+	got.Image = ""
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Runtime{})); diff != "" {
+		t.Errorf("the entry (-built in +example):\n%s", diff)
 	}
 }
 
