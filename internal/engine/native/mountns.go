@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,9 @@ const runDir = "/run/belljar"
 // goes away with the process that holds it, however that ends, so a crash
 // leaves no mount behind. Running sandboxes have copies of what they need.
 type mountNamespace struct {
-	fd *os.File
+	fd    *os.File
+	tasks chan func() // to a thread in the namespace that has nothing to do
+	ended chan struct{}
 }
 
 // newMountNamespace makes the namespace. It follows the host's mounts and
@@ -31,7 +34,7 @@ func newMountNamespace(hideUnified string) (*mountNamespace, error) {
 	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return nil, err
 	}
-	n := new(mountNamespace)
+	n := &mountNamespace{tasks: make(chan func()), ended: make(chan struct{})}
 	err := onOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("making a mount namespace (the native engine runs as root): %w", err)
@@ -56,23 +59,61 @@ func newMountNamespace(hideUnified string) (*mountNamespace, error) {
 	return n, err
 }
 
-// do runs f on a thread inside the namespace, with a working directory of its
-// own. Programs started by f run in it
-// as well. Goroutines that f starts do not.
+// do runs f on a thread inside the namespace, in a working directory that f
+// may change. Programs started by f run in it as well. Goroutines that f
+// starts do not.
 func (n *mountNamespace) do(f func() error) error {
-	return onOwnThread(func() error {
-		// setns refuses a thread that shares its root and working directory.
-		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return fmt.Errorf("entering the mount namespace: %w", err)
-		}
-		if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("entering the mount namespace: %w", err)
-		}
-		return f()
-	})
+	done := make(chan error, 1)
+	task := func() { done <- f() }
+	select {
+	case n.tasks <- task:
+	default:
+		go func() {
+			if err := onOwnThread(func() error { return n.serve(task) }); err != nil {
+				done <- fmt.Errorf("entering the mount namespace: %w", err)
+			}
+		}()
+	}
+	return <-done
 }
 
-func (n *mountNamespace) close() error { return n.fd.Close() }
+// idleThread is how long a thread stays in the namespace with nothing to do. A
+// start needs a few, and making one takes longer than most of what they do.
+const idleThread = 10 * time.Second
+
+// serve enters the namespace and works there, first on the given task. It
+// fails if it has not begun with that.
+func (n *mountNamespace) serve(task func()) error {
+	// setns refuses a thread that shares its root and working directory.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	if err := unix.Setns(int(n.fd.Fd()), unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	idle := time.NewTimer(idleThread)
+	defer idle.Stop()
+	for {
+		task()
+		if err := unix.Chdir("/"); err != nil {
+			return nil // this thread is of no more use
+		}
+		idle.Reset(idleThread)
+		select {
+		case task = <-n.tasks:
+		case <-idle.C:
+			return nil
+		case <-n.ended:
+			return nil
+		}
+	}
+}
+
+// close lets the threads go that have nothing to do. Call it once.
+func (n *mountNamespace) close() error {
+	close(n.ended)
+	return n.fd.Close()
+}
 
 // onOwnThread runs f on a thread that ends with it, so that what f does to
 // the thread's namespaces stays there.

@@ -94,13 +94,22 @@ func mountLayer(file, target string, ids idRange, cg cgroups) (upper, work strin
 	if err := os.MkdirAll(target, 0o711); err != nil {
 		return "", "", err
 	}
+	// A layer of a run does not outlive a crash. So nothing is flushed to the
+	// disk when it is unmounted, which every run would wait for, and the kernel
+	// need not fill inode tables with zeros, which the file reads as anyway.
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
-	if err := unix.Mount(dev.Name(), target, "ext4", flags, "discard"); err != nil {
+	if err := unix.Mount(dev.Name(), target, "ext4", flags, "discard,nobarrier,noinit_itable"); err != nil {
 		return "", "", fmt.Errorf("mounting the writable layer: %w", err)
 	}
-	upper, work = filepath.Join(target, "upper"), filepath.Join(target, "work")
+	upper, work = filepath.Join(target, upperDir), filepath.Join(target, workDir)
 	return upper, work, makeUpper(upper, work, ids)
 }
+
+// The two directories in a layer that an overlay writes to.
+const (
+	upperDir = "upper"
+	workDir  = "work"
+)
 
 // makeUpper makes the two directories that an overlay writes to, if missing,
 // owned by the range's root.
