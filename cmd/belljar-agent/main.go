@@ -8,6 +8,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -39,9 +40,11 @@ func main() {
 
 func run(socket string) error {
 	// Next to a script that takes all it can get, the agent stays small.
-	runtime.GOMAXPROCS(2)
+	runtime.GOMAXPROCS(1)
 	debug.SetMemoryLimit(64 << 20)
 	unix.Umask(0o022)
+	// Commands get three descriptors, whatever this process was started with.
+	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	// What a script may do to other processes, it may not do to this one.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("closing the process to others: %w", err)

@@ -275,6 +275,76 @@ func TestOrphansAreReapedAndEnded(t *testing.T) {
 	sb.alone(t, "look")
 }
 
+// sole is a job that has the sandbox to itself.
+func sole(id, script string) agent.JobSpec {
+	spec := bash(id, script)
+	spec.Sole = true
+	return spec
+}
+
+func TestSoleJob(t *testing.T) {
+	sb := newSandbox(t, 0)
+	for _, c := range []struct {
+		script, stdout string
+		code           int
+	}{
+		{"echo $PPID; ls /proc/self/fd | wc -l; cat /proc/self/oom_score_adj; exit 3", "1\n4\n500\n", 3},
+		{"kill -KILL $$", "", 137},
+		{"kill -9 -1; echo here", "here\n", 0},
+	} {
+		spec := sole(fmt.Sprintf("code-%d", c.code), c.script)
+		if st := sb.run(t, spec); st.ExitCode != c.code || string(st.Stdout.Head) != c.stdout || st.Error != "" {
+			t.Errorf("%s: got %+v", c.script, st)
+		}
+	}
+	missing := sole("missing", "")
+	missing.Argv = []string{"no-such-command"}
+	if st := sb.run(t, missing); st.ExitCode != 127 || !strings.Contains(st.Error, "no-such-command") {
+		t.Errorf("a missing command: %+v", st)
+	}
+	sb.start(t, sole("one", "sleep 1000"))
+	if err := sb.StartJob(testContext(t), sole("two", "true")); err == nil || !strings.Contains(err.Error(), "to itself") {
+		t.Errorf("a second sole job: %v", err)
+	}
+	if err := sb.SignalJob(testContext(t), "one", syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := sb.WaitJob(testContext(t), "one"); err != nil || st.ExitCode != 143 || st.Signal != int(syscall.SIGTERM) {
+		t.Errorf("after SIGTERM: %+v, %v", st, err)
+	}
+	sb.alone(t, "look")
+}
+
+// What a sole job leaves running goes with it, whatever became of its session
+// and its parents; what other jobs run stays.
+func TestSoleJobEndsWithAllThatItStarted(t *testing.T) {
+	sb := newSandbox(t, 256)
+	const leave = "for i in $(seq 20); do (setsid sleep 1000 &); done; "
+	st := sb.run(t, sole("left", leave+"exit 0"))
+	if st.State != agent.JobExited || st.ExitCode != 0 {
+		t.Fatalf("got %+v", st)
+	}
+	if err := sb.SignalJob(testContext(t), "left", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	sb.alone(t, "look")
+
+	sb.start(t, bash("other", "sleep 1000"))
+	for i, script := range []string{leave + "sleep 1000", forkBomb, forkChains(t)} {
+		spec := sole(fmt.Sprint("sole", i), script)
+		spec.Timeout = time.Second
+		if st := sb.run(t, spec); !st.TimedOut || st.ExitCode != 124 || st.Error != "" || st.Duration > 10*time.Second {
+			t.Errorf("%s: %+v", script, st)
+		}
+		sb.awaitProcesses(t, fmt.Sprint("look", i), func(list string) bool { // the agent, a supervisor, its job
+			return strings.Count(list, " sleep S") == 1 && strings.Count(list, "\n") == 3
+		})
+	}
+	if st, err := sb.Job(testContext(t), "other"); err != nil || st.State != agent.JobRunning {
+		t.Errorf("the other job: %+v, %v", st, err)
+	}
+}
+
 const forkBomb = "b() { b | b & }; while :; do b; done 2>/dev/null"
 
 // forkChains runs some chains next to a process that is deaf to SIGTERM.
@@ -288,14 +358,15 @@ func forkChains(t *testing.T) string {
 
 func TestForkBombEndsWithItsTimeout(t *testing.T) {
 	sb := newSandbox(t, 256)
-	for i, script := range []string{forkBomb, forkChains(t), "kill -9 $PPID; " + forkBomb} {
+	for i, script := range []string{forkBomb, forkChains(t), "kill -9 $PPID; " + forkBomb, forkBomb} {
 		spec := bash(fmt.Sprint("bomb", i), script)
 		spec.Timeout = time.Second
+		spec.Sole = i == 3
 		st := sb.run(t, spec)
 		if st.State != agent.JobExited || st.Duration > 10*time.Second {
 			t.Errorf("%s: %+v", script, st)
 		}
-		if i < 2 && (!st.TimedOut || st.ExitCode != 124 || st.Error != "") {
+		if i != 2 && (!st.TimedOut || st.ExitCode != 124 || st.Error != "") {
 			t.Errorf("%s: %+v", script, st)
 		}
 		if _, err := sb.Health(testContext(t)); err != nil {

@@ -10,7 +10,10 @@
 // x/sys and x/image only.
 package agent
 
-import "time"
+import (
+	"io/fs"
+	"time"
+)
 
 // Version is the API's version, the first element of every path. A server
 // speaks to agents of its own and the previous version.
@@ -55,6 +58,9 @@ type JobSpec struct {
 	// OpenGate lets it go on, with a time limit that counts from then; until
 	// then Timeout holds.
 	Gate bool `json:"gate,omitempty"`
+	// Sole says that the sandbox is there for this job: it may be ended with
+	// all that no other job has started. There is one at a time.
+	Sole bool `json:"sole,omitempty"`
 }
 
 // MaxKeep bounds JobSpec.Keep.
@@ -108,6 +114,24 @@ type FileInfo struct {
 	// Mode is the permission bits.
 	Mode    uint32    `json:"mode"`
 	ModTime time.Time `json:"mod_time"`
+}
+
+// NewFile is a file to write.
+type NewFile struct {
+	// Path is an absolute one. Missing parents are made with mode 0755.
+	Path string
+	// Mode is the permission bits.
+	Mode fs.FileMode
+	Data []byte
+	// ModTime is when the file was changed last; now if zero. Not with
+	// InPlace.
+	ModTime time.Time
+	// InPlace writes into the file that is there, for a program that has it
+	// open: the bytes go where they belong one after the other. It is for
+	// files that nobody has read from yet; one that is missing is made.
+	// Otherwise the file appears at once when all is written, in the place of
+	// whatever had its name before.
+	InPlace bool
 }
 
 // A Tree is a directory to list.

@@ -28,6 +28,7 @@ type children struct {
 // child is a process that children started.
 type child struct {
 	pid    int
+	helper bool          // one of the agent's own, not of a job
 	done   chan struct{} // closed when it was reaped
 	status syscall.WaitStatus
 }
@@ -59,23 +60,42 @@ func (c *children) close() {
 // start runs this program's binary as a helper, with files as descriptors 0
 // and up.
 func (c *children) start(argv []string, files ...*os.File) (*child, error) {
-	fds := make([]uintptr, len(files))
-	for i, f := range files {
-		fds[i] = f.Fd()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pid, err := syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
 		Env:   []string{"GOMAXPROCS=1"},
-		Files: fds,
+		Files: descriptors(files),
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("starting a helper process: %w", err)
 	}
-	ch := &child{pid: pid, done: make(chan struct{})}
-	c.running[pid] = ch
-	return ch, nil
+	return c.add(&child{pid: pid, helper: true}), nil
+}
+
+// startCommand starts a job's command without a supervisor.
+func (c *children) startCommand(o order, files ...*os.File) (*child, *outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid, failure := startCommand(o, descriptors(files))
+	if failure != nil {
+		return nil, failure
+	}
+	return c.add(&child{pid: pid}), nil
+}
+
+func (c *children) add(ch *child) *child {
+	ch.done = make(chan struct{})
+	c.running[ch.pid] = ch
+	return ch
+}
+
+func descriptors(files []*os.File) []uintptr {
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = f.Fd()
+	}
+	return fds
 }
 
 // kill sends SIGKILL unless the process was reaped already.
@@ -95,13 +115,15 @@ func (c *children) hold(ch *child, f func()) bool {
 	return true
 }
 
-// pids are the processes that were started and not reaped yet.
-func (c *children) pids() map[int]bool {
+// helpers are the helper processes that were not reaped yet.
+func (c *children) helpers() map[int]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pids := make(map[int]bool, len(c.running))
-	for pid := range c.running {
-		pids[pid] = true
+	for pid, ch := range c.running {
+		if ch.helper {
+			pids[pid] = true
+		}
 	}
 	return pids
 }

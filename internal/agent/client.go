@@ -208,13 +208,22 @@ func (c *Client) WriteFile(ctx context.Context, path string, mode fs.FileMode, r
 	return nil
 }
 
-// FillFile is WriteFile into the file that is there, for a program that has it
-// open: the bytes go where they belong one after the other. A missing file is
-// made. It is for files that nobody has read from yet.
-func (c *Client) FillFile(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
-	query := url.Values{"path": {path}, "mode": {strconv.FormatUint(uint64(mode.Perm()), 8)}, "fill": {"1"}}
-	if err := c.call(ctx, "PUT", "file", query, r, maxHeader, nil); err != nil {
-		return fmt.Errorf("filling %q: %w", path, err)
+// WriteFiles writes files in one request, in their order. If it fails, those
+// before the one that it names are written.
+func (c *Client) WriteFiles(ctx context.Context, files ...NewFile) error {
+	lines := make([]fileLine, len(files))
+	parts := make([]io.Reader, 1, len(files)+1)
+	for i, f := range files {
+		lines[i] = fileLine{Path: f.Path, Mode: f.Mode.Perm(), Size: int64(len(f.Data)), InPlace: f.InPlace, ModTime: f.ModTime}
+		parts = append(parts, bytes.NewReader(f.Data))
+	}
+	head, err := json.Marshal(lines)
+	if err != nil {
+		return fmt.Errorf("writing files: %w", err)
+	}
+	parts[0] = bytes.NewReader(head)
+	if err := c.call(ctx, "PUT", "files", nil, io.MultiReader(parts...), maxHeader, nil); err != nil {
+		return fmt.Errorf("writing files: %w", err)
 	}
 	return nil
 }

@@ -89,52 +89,111 @@ func (s *Server) serveWrite(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || mode > 0o777 {
 		return fmt.Errorf("mode %q", query.Get("mode"))
 	}
-	path := s.path(query.Get("path"))
+	return replace(s.path(query.Get("path")), fs.FileMode(mode), time.Time{}, r.Body)
+}
+
+// serveWriteAll writes several files: their fileLines as a JSON array, then
+// their contents.
+func (s *Server) serveWriteAll(w http.ResponseWriter, r *http.Request) error {
+	dec := json.NewDecoder(io.LimitReader(r.Body, maxSpec))
+	var lines []fileLine
+	if err := dec.Decode(&lines); err != nil {
+		return err
+	}
+	body := io.MultiReader(dec.Buffered(), r.Body)
+	for _, l := range lines {
+		if l.Mode > 0o777 || l.Size < 0 {
+			return fmt.Errorf("mode %o, size %d", l.Mode, l.Size)
+		}
+		content := &exactly{io.LimitedReader{R: body, N: l.Size}}
+		var err error
+		if l.InPlace {
+			err = overwrite(s.path(l.Path), l.Mode, content)
+		} else {
+			err = replace(s.path(l.Path), l.Mode, l.ModTime, content)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Path, err)
+		}
+	}
+	return nil
+}
+
+// exactly reads N bytes, and fails if there are fewer.
+type exactly struct{ io.LimitedReader }
+
+func (e *exactly) Read(p []byte) (int, error) {
+	n, err := e.LimitedReader.Read(p)
+	if err == io.EOF && e.N > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// replace writes a file beside path, and gives it that name when it is whole.
+// Changed is when it says that it was changed, if not zero.
+func replace(path string, mode fs.FileMode, changed time.Time, r io.Reader) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
-	}
-	if query.Get("fill") != "" {
-		return fill(path, fs.FileMode(mode), r.Body)
 	}
 	f, err := os.CreateTemp(dir, ".belljar-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails after the rename
-	defer f.Close()
-	buf := make([]byte, 256<<10)
-	if _, err := io.CopyBuffer(struct{ io.Writer }{f}, r.Body, buf); err != nil {
+	err = errors.Join(pour(f, r), f.Chmod(mode), f.Close())
+	if err == nil && !changed.IsZero() {
+		err = os.Chtimes(f.Name(), changed, changed)
+	}
+	if err != nil {
+		os.Remove(f.Name())
 		return err
 	}
-	if err := f.Chmod(fs.FileMode(mode)); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil {
+		os.Remove(f.Name())
 		return err
 	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
-// fill writes a file in place, and cuts it off there.
-func fill(path string, mode fs.FileMode, r io.Reader) error {
+// overwrite writes the file at path in place, and cuts it off there.
+func overwrite(path string, mode fs.FileMode, r io.Reader) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return fileError(err)
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
 		return errors.New("not a regular file")
 	}
-	buf := make([]byte, 256<<10)
-	n, err := io.CopyBuffer(struct{ io.Writer }{f}, r, buf)
+	if err := pour(f, r); err != nil {
+		return err
+	}
+	end, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return err
 	}
-	if err := f.Truncate(n); err != nil {
-		return err
+	if end < st.Size() {
+		if err := f.Truncate(end); err != nil {
+			return err
+		}
 	}
 	return f.Close()
+}
+
+// pour copies r to f. The buffer is no larger than what comes: most files are
+// small, and an agent starts with no memory to spare.
+func pour(f *os.File, r io.Reader) error {
+	size := int64(256 << 10)
+	if e, ok := r.(*exactly); ok {
+		size = min(size, e.N)
+	}
+	_, err := io.CopyBuffer(struct{ io.Writer }{f}, r, make([]byte, max(size, 1)))
+	return err
 }
 
 // serveList lists directories, one after the other.

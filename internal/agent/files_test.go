@@ -85,6 +85,65 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestWriteFiles(t *testing.T) {
+	sb := newSandbox(t)
+	ctx := testContext(t)
+	changed := time.Unix(1e9, 0)
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	files := []NewFile{
+		{Path: "/sandbox/a/b/one", Mode: 0o755, Data: []byte("1"), ModTime: changed},
+		{Path: "/sandbox/big", Mode: 0o644, Data: big},
+		{Path: "/sandbox/a/empty", Mode: 0o600},
+		{Path: "/sandbox/log/place", Mode: 0o600, Data: []byte("in"), InPlace: true},
+	}
+	if err := sb.WriteFiles(ctx, files...); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		name := filepath.Join(sb.root, f.Path)
+		data, err := os.ReadFile(name)
+		if err != nil || !bytes.Equal(data, f.Data) {
+			t.Errorf("%s holds %d bytes, %v; want %d", f.Path, len(data), err, len(f.Data))
+		}
+		st, err := os.Stat(name)
+		if err != nil || st.Mode().Perm() != f.Mode || !f.ModTime.IsZero() && !st.ModTime().Equal(f.ModTime) {
+			t.Errorf("%s: %v, %v, %v", f.Path, st.Mode(), st.ModTime(), err)
+		}
+	}
+	// Those before the one that fails are there, and it is named.
+	err := sb.WriteFiles(ctx, NewFile{Path: "/sandbox/first", Mode: 0o644, Data: []byte("x")}, NewFile{Path: "/sandbox/a", Mode: 0o644})
+	if refused := (*RemoteError)(nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), "/sandbox/a:") {
+		t.Errorf("writing over a directory: %v", err)
+	}
+	if data, err := os.ReadFile(sb.file("first")); string(data) != "x" {
+		t.Errorf("the one before: %q, %v", data, err)
+	}
+	if names, err := filepath.Glob(filepath.Join(sb.root, "sandbox", ".belljar-*")); err != nil || len(names) > 0 {
+		t.Errorf("left behind: %q, %v", names, err)
+	}
+}
+
+// A request that ends early, or lies about sizes, replaces no file.
+func TestWriteFilesChecksTheRequest(t *testing.T) {
+	sb := newSandbox(t)
+	if err := os.WriteFile(sb.file("f"), []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{
+		`[{"path":"/sandbox/f","mode":420,"size":9}]short`,
+		`[{"path":"/sandbox/f","mode":420,"size":-1}]`,
+		`[{"path":"/sandbox/f","mode":2541,"size":1}]x`,
+		`[{"path":"/sandbox/f"`,
+	} {
+		if err := sb.call(testContext(t), "PUT", "files", nil, strings.NewReader(body), maxHeader, nil); err == nil {
+			t.Errorf("%s: accepted", body)
+		}
+		if data, _ := os.ReadFile(sb.file("f")); string(data) != "old" {
+			t.Errorf("%s: the file became %q", body, data)
+		}
+	}
+}
+
 func TestWriteReplacesLink(t *testing.T) {
 	sb := newSandbox(t)
 	if err := os.WriteFile(sb.file("target"), []byte("old"), 0o644); err != nil {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -34,7 +35,7 @@ func TestGateHoldsTheCommand(t *testing.T) {
 		t.Fatalf("at the gate: %+v, %v", st, err)
 	}
 	// What arrives before the opening is seen by who had the file open.
-	if err := sb.FillFile(ctx, "/sandbox/work", 0o644, strings.NewReader("work\n")); err != nil {
+	if err := sb.fill(ctx, "/sandbox/work", "work\n"); err != nil {
 		t.Fatal(err)
 	}
 	opened := time.Now()
@@ -142,17 +143,22 @@ func TestTimeLimitCountsFromTheGate(t *testing.T) {
 	}
 }
 
-func TestFillFileKeepsTheFile(t *testing.T) {
+// fill writes a file in place.
+func (sb *sandbox) fill(ctx context.Context, path, text string) error {
+	return sb.WriteFiles(ctx, NewFile{Path: path, Mode: 0o600, Data: []byte(text), InPlace: true})
+}
+
+func TestWritingInPlaceKeepsTheFile(t *testing.T) {
 	sb := newSandbox(t)
 	ctx := testContext(t)
-	if err := sb.FillFile(ctx, "/sandbox/new", 0o600, strings.NewReader("one")); err != nil {
+	if err := sb.fill(ctx, "/sandbox/new", "one"); err != nil {
 		t.Fatal(err)
 	}
 	before, err := os.Stat(sb.file("new"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sb.FillFile(ctx, "/sandbox/new", 0o600, strings.NewReader("four")); err != nil {
+	if err := sb.fill(ctx, "/sandbox/new", "four"); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.Stat(sb.file("new"))
@@ -160,7 +166,7 @@ func TestFillFileKeepsTheFile(t *testing.T) {
 		t.Errorf("%v, %v: want the same file with 4 bytes", after, err)
 	}
 	// Nothing of what was there before is left behind.
-	if err := sb.FillFile(ctx, "/sandbox/new", 0o600, strings.NewReader("2")); err != nil {
+	if err := sb.fill(ctx, "/sandbox/new", "2"); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := os.ReadFile(sb.file("new")); err != nil || string(data) != "2" {
@@ -169,7 +175,7 @@ func TestFillFileKeepsTheFile(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(sb.file(""), "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := sb.FillFile(ctx, "/sandbox/link", 0o600, strings.NewReader("x")); err == nil {
+	if err := sb.fill(ctx, "/sandbox/link", "x"); err == nil {
 		t.Error("a symbolic link was followed")
 	}
 }

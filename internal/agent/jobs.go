@@ -23,8 +23,9 @@ type job struct {
 	timeout        time.Duration // until the gate opens, if there is one
 	gate           *gate         // nil if there is none
 	stdout, stderr *output
-	supervisor     *child        // its end means that nothing of the job is left
+	supervisor     *child        // its end means that nothing of the job is left; nil for a sole one
 	control        *os.File      // to the supervisor
+	reports        <-chan report // of how the command does; closed when there will be none
 	running        chan struct{} // closed when pid is known
 	exited         chan struct{}
 
@@ -58,6 +59,8 @@ func (s *Server) startJob(spec JobSpec) error {
 		return nil
 	case len(s.live) >= maxLive:
 		return fmt.Errorf("%d jobs have processes running; end some first", maxLive)
+	case spec.Sole && s.soleRuns():
+		return errSole
 	}
 	j, err := s.launch(spec)
 	if err != nil {
@@ -67,16 +70,14 @@ func (s *Server) startJob(spec JobSpec) error {
 	s.live[j] = true
 	s.work.Go(j.stdout.read)
 	s.work.Go(j.stderr.read)
-	o := s.order(spec)
 	if j.gate != nil {
-		o.Env = append(o.Env, GateVariable+"="+j.gate.path)
 		s.work.Go(j.gate.await)
 	}
-	s.work.Go(func() { s.follow(j, o) })
+	s.work.Go(func() { s.follow(j) })
 	return nil
 }
 
-// launch starts a job's supervisor.
+// launch starts a job's command, by a supervisor unless it is a sole one.
 func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 	var theirs, ours []io.Closer
 	defer func() {
@@ -104,20 +105,29 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 		name := filepath.Join(s.opts.LogDir, spec.ID, []string{"stdout", "stderr"}[i])
 		(*o).logName, (*o).logPath, (*o).logMax = name, s.path(name), spec.LogBytes
 	}
-	control, far, err := socketpair()
-	if err != nil {
-		return nil, err
-	}
-	theirs, ours = append(theirs, far), append(ours, control)
-	j.control = control
+	o := s.order(spec)
 	if spec.Gate {
 		if j.gate, err = newGate(s.path(filepath.Join(s.opts.LogDir, spec.ID, "gate"))); err != nil {
 			return nil, err
 		}
 		ours = append(ours, j.gate.node)
+		o.Env = append(o.Env, GateVariable+"="+j.gate.path)
 	}
-	j.supervisor, err = s.children.start([]string{superviseName}, stdin, ends[0], ends[1], far)
-	return j, err
+	if spec.Sole && s.children.init {
+		j.reports = s.runSole(o, stdin, ends[0], ends[1])
+		return j, nil
+	}
+	control, far, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	theirs, ours = append(theirs, far), append(ours, control)
+	if j.supervisor, err = s.children.start([]string{superviseName}, stdin, ends[0], ends[1], far); err != nil {
+		return nil, err
+	}
+	j.control = control
+	j.reports = j.converse(o)
+	return j, nil
 }
 
 // order translates a spec for the supervisor.
@@ -183,8 +193,7 @@ func socketpair() (ours, theirs *os.File, err error) {
 }
 
 // follow sees a job to its end.
-func (s *Server) follow(j *job, o order) {
-	reports := j.converse(o)
+func (s *Server) follow(j *job) {
 	timeout := time.NewTimer(j.timeout)
 	defer timeout.Stop()
 	var passed <-chan time.Duration
@@ -194,7 +203,7 @@ func (s *Server) follow(j *job, o order) {
 	var end *outcome
 	for end == nil {
 		select {
-		case r, ok := <-reports:
+		case r, ok := <-j.reports:
 			switch {
 			case !ok:
 				end = s.lost(j)
@@ -227,8 +236,10 @@ func (s *Server) follow(j *job, o order) {
 	}
 	s.retain(j)
 
-	<-j.supervisor.done
-	j.control.Close()
+	if j.supervisor != nil {
+		<-j.supervisor.done
+		j.control.Close()
+	}
 	s.mu.Lock()
 	delete(s.live, j)
 	s.mu.Unlock()
@@ -282,22 +293,25 @@ func (s *Server) lost(j *job) *outcome {
 	return end
 }
 
-// endStrays kills, as process 1, what has come here from supervisors that are
-// no more.
+// endStrays kills, as process 1, what belongs to no supervisor: all of a sole
+// job, and what has come here from supervisors that are no more.
 func (s *Server) endStrays() error {
-	strays := func(all []proc) []proc { return below(1, s.children.pids())(all) }
+	strays := func(all []proc) []proc { return below(1, s.children.helpers())(all) }
 	return endAll(1, func() (bool, error) { return endRound(strays) })
 }
 
 // end kills everything that a job started and returns when it is gone.
 func (s *Server) end(j *job) error {
 	s.mu.Lock()
-	alone := s.children.init && len(s.live) == 1 && s.live[j]
+	alone := s.children.init && (len(s.live) == 1 && s.live[j] || len(s.live) == 0 && j.supervisor == nil)
 	if alone {
 		// Nobody else is here, and nothing outruns this one.
 		syscall.Kill(-1, syscall.SIGKILL)
 	}
 	s.mu.Unlock()
+	if j.supervisor == nil {
+		return s.endStrays()
+	}
 	if alone {
 		<-j.supervisor.done
 		return s.endStrays()

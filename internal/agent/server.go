@@ -64,7 +64,7 @@ func NewServer(opts Options) *Server {
 	}
 	children := newChildren()
 	if children.init {
-		reserveThreads(12) // for it must outlive a fork bomb
+		reserveThreads(6) // for it must outlive a fork bomb
 	}
 	return &Server{
 		opts:     opts,
@@ -171,6 +171,7 @@ func (s *Server) handler() http.Handler {
 		"POST /v1/jobs/{id}/signal": s.serveSignal,
 		"POST /v1/jobs/{id}/open":   s.serveOpen,
 		"PUT /v1/file":              s.serveWrite,
+		"PUT /v1/files":             s.serveWriteAll,
 		"GET /v1/file":              s.serveRead,
 		"GET /v1/list":              s.serveList,
 		"GET /v1/preview":           s.servePreview,

@@ -84,7 +84,7 @@ func supervise(control *os.File) int {
 	if err != nil {
 		return 1
 	}
-	pid, failure := startCommand(o)
+	pid, failure := startCommand(o, []uintptr{0, 1, 2})
 	for fd := range 3 {
 		unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC)
 	}
@@ -111,8 +111,9 @@ func supervise(control *os.File) int {
 	}
 }
 
-// startCommand starts the command in a session of its own.
-func startCommand(o order) (int, *outcome) {
+// startCommand starts the command in a session of its own, with files as its
+// descriptors.
+func startCommand(o order, files []uintptr) (int, *outcome) {
 	if st, err := os.Stat(o.Dir); err != nil || !st.IsDir() {
 		return 0, &outcome{Code: 126, Error: fmt.Sprintf("working directory %s does not exist", o.Dir)}
 	}
@@ -123,7 +124,7 @@ func startCommand(o order) (int, *outcome) {
 		pid, err = syscall.ForkExec(path, o.Argv, &syscall.ProcAttr{
 			Dir:   o.Dir,
 			Env:   o.Env,
-			Files: []uintptr{0, 1, 2},
+			Files: files,
 			Sys:   &syscall.SysProcAttr{Setsid: true},
 		})
 		if err == nil {

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"strconv"
 	"strings"
@@ -97,6 +98,15 @@ func printable(text string) string {
 
 // fileHeader carries the JSON of a FileInfo next to a file's bytes.
 const fileHeader = "Belljar-File"
+
+// fileLine is what a request to write several files says of each.
+type fileLine struct {
+	Path    string      `json:"path"`
+	Mode    fs.FileMode `json:"mode"`
+	Size    int64       `json:"size"`
+	InPlace bool        `json:"in_place,omitempty"`
+	ModTime time.Time   `json:"mod_time,omitzero"`
+}
 
 // listLine is one line of a listing: a file, or the end with the counts.
 type listLine struct {

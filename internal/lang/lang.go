@@ -35,6 +35,12 @@ type Runtime struct {
 	// Files are put into the sandbox for the command to use, at Dir. In a
 	// table they are paths below the table's directory.
 	Files []File `toml:"-"`
+	// Keep is a directory below Dir, for what the command makes of Files at a
+	// first start, such as compiled code, if it depends on them and on the
+	// image alone. What is in it when the command comes to its gate is given to
+	// later sandboxes of the image, in which all of Files have the same time of
+	// their last change.
+	Keep string `toml:"keep"`
 	// Warm is whether the command can be started before its script is known:
 	// if the variable BELLJAR_GATE is set, it loads what scripts usually
 	// need, prints nothing, and reads the FIFO of that name to its end before

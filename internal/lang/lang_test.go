@@ -105,6 +105,8 @@ version = ["x"]
 	replace := func(old, new string) string { return strings.Replace(entry, old, new, 1) }
 	for _, tc := range []struct{ name, text, want string }{
 		{"syntax", "[[runtime", "line 1"},
+		{"keep elsewhere", entry + "warm = true\nkeep = \"../made\"\n", `keep "../made": want the name of a directory`},
+		{"keep of a cold one", entry + "keep = \"made\"\n", `in a runtime that is warm`},
 		{"unknown table", "[server]\nport = 1\n" + entry, `unknown key "server"`},
 		{"unknown key", entry + `colour = "red"`, `runtime 1 ("x"): unknown key "colour"; known are name, title`},
 		{"second entry", entry + replace(`"x"`, `"y"`) + "z = 1", `runtime 2 ("y"): unknown key "z"`},

@@ -157,7 +157,7 @@ func readFile(dir fs.FS, name string) (File, error) {
 
 var known = []string{
 	"name", "title", "extension", "argv", "version", "packages", "env", "hint", "image",
-	"files", "warm", "preload", "ignore", "pool_min", "pool_max",
+	"files", "keep", "warm", "preload", "ignore", "pool_min", "pool_max",
 }
 
 // maxPool bounds a runtime's part of the pool.
@@ -184,6 +184,8 @@ func (r Runtime) check() error {
 		return errors.New("version is missing; want a command that prints the version")
 	case r.Image != "" && !imageForm.MatchString(r.Image):
 		return fmt.Errorf("image %q: want an image's name or digest", r.Image)
+	case r.Keep != "" && (!fs.ValidPath(r.Keep) || r.Keep == "." || !r.Warm):
+		return fmt.Errorf("keep %q: want the name of a directory, such as __pycache__, in a runtime that is warm", r.Keep)
 	case r.PoolMin < 0 || r.PoolMin > r.PoolMax || r.PoolMax > maxPool:
 		return fmt.Errorf("pool_min %d, pool_max %d: want 0 <= pool_min <= pool_max <= %d", r.PoolMin, r.PoolMax, maxPool)
 	}

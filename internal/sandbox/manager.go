@@ -139,6 +139,7 @@ type Manager struct {
 	boot  string // tells this process's sandboxes from an earlier one's
 	slots slots
 	pool  *pool
+	kept  keeper
 
 	// base ends when runs must end, since the Manager is closed.
 	base context.Context
@@ -169,6 +170,7 @@ func New(o Options) (*Manager, error) {
 		closing: closing,
 		boxes:   map[string]*box{},
 		probes:  map[string]probe{},
+		kept:    keeper{by: map[string]keptFiles{}},
 	}
 	m.pool = newPool(m)
 	m.base, m.halt = context.WithCancel(context.Background())

@@ -274,6 +274,52 @@ func TestLoudStartIsNotUsed(t *testing.T) {
 	}
 }
 
+// What a command makes of its files at a first start, later sandboxes have: of
+// the pool, and others, but not of another image.
+func TestWhatACommandMadeIsKept(t *testing.T) {
+	table := withTable(t, `
+[[runtime]]
+name = "slow"
+title = "A shell that compiles"
+extension = "slow"
+argv = ["sh", "{files}/start.sh", "{script}"]
+version = ["sh", "-c", "echo 1"]
+files = ["start.sh"]
+keep = "made"
+warm = true
+pool_max = 1
+`+othersOff(t), `
+here=${0%/*}
+had=$(cat $here/made/code 2>/dev/null)
+[ "$had" ] || { mkdir -p $here/made; echo code > $here/made/code; }
+[ -z "$BELLJAR_GATE" ] || cat "$BELLJAR_GATE" > /dev/null
+export had changed=$(stat -c %Y $here/start.sh)
+exec sh "$1"
+`)
+	var digest atomic.Value
+	digest.Store("one")
+	b := newPoolBench(t, table, func(o *Options) { o.Digest = func(string) (string, error) { return digest.Load().(string), nil } })
+	script := slow("echo had=$had; echo $changed")
+	b.full(t)
+	first := b.must(t, script)
+	if !strings.HasPrefix(first.Stdout, "had=\n") {
+		t.Errorf("the first: %q", first.Stdout)
+	}
+	b.full(t)
+	want := strings.Replace(first.Stdout, "had=", "had=code", 1)
+	if res := b.must(t, script); res.Stdout != want {
+		t.Errorf("the second: %q, want %q", res.Stdout, want)
+	}
+	b.pool.close()
+	if res := b.must(t, script); res.Stdout != want {
+		t.Errorf("without a pool: %q, want %q", res.Stdout, want)
+	}
+	digest.Store("two")
+	if res := b.must(t, script); res.Stdout != first.Stdout {
+		t.Errorf("with another image: %q, want %q", res.Stdout, first.Stdout)
+	}
+}
+
 func TestPoolIsBoundedInMemory(t *testing.T) {
 	b := newPoolBench(t, func(o *Options) { o.PoolMemory = 2 * leastSize })
 	// Asked for often, the pool of light ones takes all there is.

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -188,34 +187,28 @@ func (m *Manager) launch(ctx context.Context, b *box, s engine.Spec) (*agent.Cli
 // write puts a script and what it reads in their places. A spare sandbox's
 // interpreter may have the script and the standard input open already.
 func (m *Manager) write(ctx context.Context, s *seat, p plan) error {
+	var files []agent.NewFile
 	for _, in := range p.Inputs {
-		if err := s.c.WriteFile(ctx, path.Join(inputDir, in.Name), 0o644, bytes.NewReader(in.Data)); err != nil {
-			return err
-		}
+		files = append(files, agent.NewFile{Path: path.Join(inputDir, in.Name), Mode: 0o644, Data: in.Data})
 	}
 	if s.lane == nil || !s.lane.serves(p.runtime) {
-		if err := m.writeFiles(ctx, s.c, p.runtime); err != nil {
-			return err
-		}
+		digest, _ := m.o.Digest(p.image) // without it there is nothing kept
+		files = append(files, m.filesOf(digest, p.runtime)...)
 	}
 	if s.lane == nil || p.Stdin != "" {
-		if err := s.c.FillFile(ctx, stdinFile, 0o600, strings.NewReader(p.Stdin)); err != nil {
-			return err
-		}
+		files = append(files, stdinOf(p.Stdin))
 	}
-	return s.c.FillFile(ctx, scriptFile(p.runtime), 0o644, strings.NewReader(p.Script))
+	return s.c.WriteFiles(ctx, append(files, scriptOf(p.runtime, p.Script))...)
 }
 
-// writeFiles puts the files of runtimes in their places.
-func (m *Manager) writeFiles(ctx context.Context, c *agent.Client, runtimes ...lang.Runtime) error {
-	for _, r := range runtimes {
-		for _, f := range r.Files {
-			if err := c.WriteFile(ctx, path.Join(r.Dir(), f.Name), 0o755, bytes.NewReader(f.Data)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// stdinOf is the file with a script's standard input, scriptOf the one with
+// the script. Both may be open already.
+func stdinOf(text string) agent.NewFile {
+	return agent.NewFile{Path: stdinFile, Mode: 0o600, Data: []byte(text), InPlace: true}
+}
+
+func scriptOf(r lang.Runtime, text string) agent.NewFile {
+	return agent.NewFile{Path: scriptFile(r), Mode: 0o644, Data: []byte(text), InPlace: true}
 }
 
 func scriptFile(r lang.Runtime) string { return path.Join(agent.Workdir, r.Script()) }
@@ -228,6 +221,7 @@ func (m *Manager) job(r lang.Runtime, timeout time.Duration) agent.JobSpec {
 		Env:      r.Environ(),
 		Dir:      agent.Workdir,
 		Stdin:    stdinFile,
+		Sole:     true,
 		Timeout:  timeout,
 		Keep:     (m.o.MaxOutput + 1) / 2,
 		LogBytes: m.o.LogBytes,

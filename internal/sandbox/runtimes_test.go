@@ -27,9 +27,16 @@ func countCreates(n *atomic.Int64) func(*Options) {
 	}
 }
 
-func withTable(t *testing.T, text string) func(*Options) {
+// withTable adds entries to the table of runtimes, which may name start as the
+// file start.sh.
+func withTable(t *testing.T, text string, start ...string) func(*Options) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "runtimes.toml")
+	for _, script := range start {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(file), "start.sh"), []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
 
 	"belljar/internal/access"
 	"belljar/internal/agent"
@@ -36,10 +35,11 @@ func (m *Manager) makeSpare(mk *making) (_ *spare, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.writeFiles(ctx, s.c, l.runtimes...); err != nil {
-		return nil, err
+	files := append(m.filesOf(mk.digest, l.runtimes...), stdinOf(""))
+	if l.kind != laneBare {
+		files = append(files, scriptOf(l.runtimes[0], ""))
 	}
-	if err := s.c.FillFile(ctx, stdinFile, 0o600, strings.NewReader("")); err != nil {
+	if err := s.c.WriteFiles(ctx, files...); err != nil {
 		return nil, err
 	}
 	if l.kind != laneBare {
@@ -68,9 +68,6 @@ var errNotInstalled = errors.New("it is not installed in the image")
 // until then no script has asked for, so it must be nothing.
 func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	r := s.lane.runtimes[0]
-	if err := s.c.FillFile(ctx, scriptFile(r), 0o644, strings.NewReader("")); err != nil {
-		return err
-	}
 	job := m.job(r, 2*spareAge)
 	job.Gate = true
 	if s.lane.kind == laneFull && r.Preload != "" {
@@ -92,21 +89,27 @@ func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	case st.Stdout.Bytes+st.Stderr.Bytes > 0:
 		return fmt.Errorf("it printed before its gate: %q", clip(string(st.Stdout.Head)+string(st.Stderr.Head)))
 	}
-	return m.untouched(ctx, s.c, r)
+	return m.untouched(ctx, s, r)
 }
 
 // untouched fails unless all is as it was before a runtime's command started:
-// no output, and empty files for the script and its standard input.
-func (m *Manager) untouched(ctx context.Context, c *agent.Client, r lang.Runtime) error {
-	all, err := c.ListTrees(ctx,
-		agent.Tree{Dir: outputDir, Max: ignored},
-		agent.Tree{Dir: agent.Workdir, Max: ignored, Flat: true},
-		agent.Tree{Dir: path.Dir(stdinFile), Max: ignored, Flat: true})
+// no output, and empty files for the script and its standard input. What may
+// be kept of it is.
+func (m *Manager) untouched(ctx context.Context, s *spare, r lang.Runtime) error {
+	dirs := []string{outputDir, agent.Workdir, path.Dir(stdinFile)}
+	trees := []agent.Tree{{Dir: outputDir, Max: ignored}, {Dir: agent.Workdir, Max: ignored, Flat: true}, {Dir: path.Dir(stdinFile), Max: ignored, Flat: true}}
+	if r.Keep != "" {
+		trees = append(trees, agent.Tree{Dir: keepDir(r), Max: maxKeptFiles, Flat: true})
+	}
+	all, err := s.c.ListTrees(ctx, trees...)
 	if err != nil {
 		return err
 	}
+	if r.Keep != "" {
+		m.keep(ctx, s.c, r, s.digest, all[len(dirs)])
+	}
 	empty := map[string]bool{}
-	for i, dir := range []string{outputDir, agent.Workdir, path.Dir(stdinFile)} {
+	for i, dir := range dirs {
 		if all[i].Err != nil {
 			return fmt.Errorf("it took %s away before its gate: %w", dir, all[i].Err)
 		}
