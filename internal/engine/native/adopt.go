@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"belljar/internal/engine"
 )
 
 // adopt takes over what an earlier process left: sandboxes that have a record
@@ -79,7 +77,7 @@ func (b *box) adopt() error {
 }
 
 // sweep ends and removes what carries this server's name and belongs to no
-// sandbox: cgroups with their processes, and what the runtime keeps.
+// sandbox: cgroups with their processes.
 func (e *Engine) sweep() error {
 	var errs []error
 	for _, dir := range e.cg.dirs(e.group("")) {
@@ -91,15 +89,6 @@ func (e *Engine) sweep() error {
 			if entry.IsDir() && e.boxes[entry.Name()] == nil {
 				errs = append(errs, e.cg.end(e.group(entry.Name())))
 			}
-		}
-	}
-	entries, err := os.ReadDir(e.runtime.root)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	for _, entry := range entries {
-		if engine.CheckID(entry.Name()) == nil && e.boxes[entry.Name()] == nil {
-			errs = append(errs, e.runtime.delete(entry.Name()))
 		}
 	}
 	errs = append(errs, e.killStrays())

@@ -138,8 +138,10 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 		}
 		// What an ended process left goes; that it ended needs no note on
 		// disk, since the new process gets one.
-		if err := b.end(); err != nil {
-			return err
+		if b.record.Started {
+			if err := b.end(); err != nil {
+				return err
+			}
 		}
 		if err := b.start(ctx); err != nil {
 			e.logFailure("clearing a sandbox that could not be started", b.halt())
@@ -150,47 +152,54 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 }
 
 func (b *box) start(ctx context.Context) error {
-	id, dir, ids := b.record.Spec.ID, b.e.sandboxDir(b.record.Spec.ID), slotRange(b.record.Slot)
-	userns, err := b.e.ids.namespace(ids)
-	if err != nil {
-		return err
-	}
-	p := place{id}
-	err = b.e.ns.do(func() error {
-		upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, b.e.cg)
-		if err != nil {
-			return err
-		}
-		if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, userns); err != nil {
-			return err
-		}
-		return mountShare(filepath.Join(dir, shareDir), p.share())
-	})
-	if err != nil {
-		return err
-	}
-	err = b.e.writeConfig(dir, container{
-		rootfs: p.rootfs(), ids: ids, group: b.e.group(id), dir: "/",
-		argv:   []string{agent.Binary},
-		env:    agentEnv(b.img.Config.Env),
-		limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
-		mounts: []specs.Mount{agentMount(p.share())},
-		filter: b.e.filter.known(),
-	})
-	if err != nil {
-		return err
-	}
-	server, err := listen(filepath.Join(dir, shareDir))
+	id := b.record.Spec.ID
+	server, err := listen(filepath.Join(b.e.sandboxDir(id), shareDir))
 	if err != nil {
 		return err
 	}
 	b.update(func(*record) { b.server = server })
-	pid, err := b.e.runtime.start(ctx, dir, id)
+	var pid int
+	err = b.e.ns.do(func() error {
+		p, ids := place{id}, slotRange(b.record.Slot)
+		if err := b.mount(p, ids); err != nil {
+			return err
+		}
+		err := b.e.writeConfig(p.dir(), container{
+			rootfs: p.rootfs(), ids: ids, group: b.e.group(id), dir: "/",
+			argv:   []string{agent.Binary},
+			env:    agentEnv(b.img.Config.Env),
+			limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
+			mounts: []specs.Mount{agentMount(p.share())},
+			filter: b.e.filter.known(),
+		})
+		if err != nil {
+			return err
+		}
+		pid, err = b.e.runtime.start(ctx, p.dir(), id)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	b.ours.Store(true)
 	return b.began(pid)
+}
+
+// mount makes all mounts of the sandbox. Call it inside the mount namespace.
+func (b *box) mount(p place, ids idRange) error {
+	userns, err := b.e.ids.namespace(ids)
+	if err != nil {
+		return err
+	}
+	dir := b.e.sandboxDir(p.id)
+	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, b.e.cg)
+	if err != nil {
+		return err
+	}
+	if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, userns); err != nil {
+		return err
+	}
+	return mountShare(filepath.Join(dir, shareDir), p.share())
 }
 
 // began takes note of process 1 and reads back what it got.
@@ -262,17 +271,21 @@ func (b *box) end() error {
 	b.mu.Lock()
 	process, server, id := b.process, b.server, b.record.Spec.ID
 	b.mu.Unlock()
-	clear := b.e.runtime.delete
 	if process != nil {
 		if err := process.kill(); err != nil {
 			return err
 		}
-		clear = b.e.runtime.forget
-	}
-	if err := errors.Join(clear(id), b.e.cg.end(b.e.group(id))); err != nil {
+	} else if err := b.e.runtime.delete(id); err != nil {
 		return err
 	}
-	if err := b.e.ns.do(place{id}.clear); err != nil {
+	group := b.e.group(id)
+	if err := b.e.cg.end(group); err != nil {
+		return err
+	}
+	err := b.e.ns.do(func() error {
+		return errors.Join(b.e.runtime.forget(id), place{id}.clear(), b.e.ns.clearGroup(group))
+	})
+	if err != nil {
 		return err
 	}
 	if server != nil {

@@ -48,7 +48,7 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 	work := s.Upper + ".work"
 	defer func() {
 		e.logFailure("clearing a build step", errors.Join(
-			e.runtime.delete(id), e.cg.end(group), e.ns.do(p.clear), os.RemoveAll(work), os.RemoveAll(bundle)))
+			e.runtime.delete(id), e.cg.end(group), e.ns.clear(p, group), os.RemoveAll(work), os.RemoveAll(bundle)))
 	}()
 	var user specs.User
 	err = e.ns.do(func() error {

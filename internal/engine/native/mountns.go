@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,9 +12,13 @@ import (
 )
 
 // runDir holds, in the private mount namespace alone, a tmpfs with a
-// directory per sandbox for its mounts. On the host it is an empty directory
+// directory per sandbox, its OCI bundle with the mounts. On the host it is an empty directory
 // beside the range locks.
 const runDir = "/run/belljar"
+
+// ociState is where the OCI runtime keeps its state, in the same tmpfs. It may
+// go with the namespace: what it is needed for is over when a container runs.
+const ociState = runDir + "/.oci"
 
 // mountNamespace is a mount namespace of the engine's own, in which all its
 // mounts are made and the OCI runtime is run. Nothing of it shows on the
@@ -21,20 +26,21 @@ const runDir = "/run/belljar"
 // goes away with the process that holds it, however that ends, so a crash
 // leaves no mount behind. Running sandboxes have copies of what they need.
 type mountNamespace struct {
-	fd    *os.File
-	tasks chan func() // to a thread in the namespace that has nothing to do
-	ended chan struct{}
+	fd      *os.File
+	standIn string      // what stands in for the unified hierarchy, or ""
+	tasks   chan func() // to a thread in the namespace that has nothing to do
+	ended   chan struct{}
 }
 
 // newMountNamespace makes the namespace. It follows the host's mounts and
-// passes nothing back. On a hybrid host the unified cgroup hierarchy is taken
-// out of it: crun refuses to run while it sees one with a controller beside
-// the version 1 ones.
-func newMountNamespace(hideUnified string) (*mountNamespace, error) {
+// passes nothing back. On a hybrid host an empty file system stands in for the
+// unified cgroup hierarchy: crun refuses to run while it sees one with a
+// controller beside the version 1 ones. It makes groups there all the same.
+func newMountNamespace(unified string) (*mountNamespace, error) {
 	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return nil, err
 	}
-	n := &mountNamespace{tasks: make(chan func()), ended: make(chan struct{})}
+	n := &mountNamespace{standIn: unified, tasks: make(chan func()), ended: make(chan struct{})}
 	err := onOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("making a mount namespace (the native engine runs as root): %w", err)
@@ -42,9 +48,9 @@ func newMountNamespace(hideUnified string) (*mountNamespace, error) {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 			return fmt.Errorf("detaching the mount namespace (/ must be a mount, which in a bare chroot it is not): %w", err)
 		}
-		if hideUnified != "" {
-			if err := unix.Unmount(hideUnified, unix.MNT_DETACH); err != nil {
-				return fmt.Errorf("hiding %s: %w", hideUnified, err)
+		if unified != "" {
+			if err := unix.Mount("belljar", unified, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+				return fmt.Errorf("hiding %s: %w", unified, err)
 			}
 		}
 		// The runtime looks up paths as the sandbox's root, who is no one
@@ -113,6 +119,21 @@ func (n *mountNamespace) serve(task func()) error {
 func (n *mountNamespace) close() error {
 	close(n.ended)
 	return n.fd.Close()
+}
+
+// clear takes away what was made in the namespace for a sandbox: its mounts,
+// and its group where that is none. It is idempotent.
+func (n *mountNamespace) clear(p place, group string) error {
+	return n.do(func() error { return errors.Join(p.clear(), n.clearGroup(group)) })
+}
+
+// clearGroup takes a group away that the runtime took for one of the unified
+// hierarchy. Call it inside the namespace.
+func (n *mountNamespace) clearGroup(group string) error {
+	if n.standIn == "" {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(n.standIn, group))
 }
 
 // onOwnThread runs f on a thread that ends with it, so that what f does to

@@ -9,9 +9,10 @@
 //	window           the window of id ranges held last
 //	agent/           the agent's program
 //	templates/       empty filesystems to copy writable layers from
-//	oci/             the OCI runtime's state
 //	scratch-*/       the bundles of probes and build steps
-//	sandboxes/<id>/  sandbox.json, the layer, the bundle, the agent's directory
+//	sandboxes/<id>/  sandbox.json, the layer, the agent's directory
+//
+// What does not outlive a process is in a mount namespace of its own.
 package native
 
 import (

@@ -144,17 +144,12 @@ func newSubject(t *testing.T, o Options) *enginetest.Subject {
 // wantNothingLeft looks for what an engine makes on the host.
 func wantNothingLeft(t *testing.T, e *Engine) {
 	t.Helper()
-	for _, dir := range []string{e.sandboxDir(""), e.runtime.root} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
-		for _, entry := range entries {
-			if entry.Name() == ".cache" {
-				continue // crun's compiled system call filter, one for all
-			}
-			t.Errorf("left in %s: %s", dir, entry.Name())
-		}
+	entries, err := os.ReadDir(e.sandboxDir(""))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	for _, entry := range entries {
+		t.Errorf("left: %s", entry.Name())
 	}
 	for _, dir := range e.cg.dirs(e.group("")) {
 		groups, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
@@ -213,6 +208,37 @@ func TestContract(t *testing.T) {
 				return newSubject(t, options(t.TempDir(), runtime))
 			})
 		})
+	}
+}
+
+// The namespace lives as long as the server: what a sandbox leaves there adds
+// up.
+func TestNothingIsLeftInTheNamespace(t *testing.T) {
+	s, _ := started(t, nil)
+	e := s.Engine.(*Engine)
+	if err := e.Remove(t.Context(), "inside"); err != nil {
+		t.Fatal(err)
+	}
+	dirs := []string{runDir, ociState}
+	if unified := e.cg.hybrid(); unified != "" {
+		dirs = append(dirs, filepath.Join(unified, e.group("")))
+	}
+	err := e.ns.do(func() error {
+		for _, dir := range dirs {
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				return err
+			}
+			for _, entry := range entries {
+				if !strings.HasPrefix(entry.Name(), ".") { // what the runtime keeps for all
+					t.Errorf("left in %s: %s", dir, entry.Name())
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 type ociRuntime struct {
 	path    string
 	version string // as it says itself: "crun 1.8.1"
-	root    string // where the program keeps its state
+	root    string // where the program keeps its state, in the namespace
 	ns      *mountNamespace
 }
 
@@ -35,16 +35,15 @@ type ociRuntime struct {
 var candidates = []string{"crun", "runc"}
 
 // start runs a container in the background and returns the process id of its
-// process 1. The bundle directory holds config.json.
+// process 1. The bundle directory holds config.json. Call it inside the mount
+// namespace.
 func (r ociRuntime) start(ctx context.Context, bundle, id string) (pid int, err error) {
 	pidFile := filepath.Join(bundle, "pid")
 	logFile := filepath.Join(bundle, "runtime.log")
-	os.Remove(logFile)
 	// Standard streams stay /dev/null: the container inherits them, and what
 	// a script writes to its process 1's must not land on the host.
-	cmd := exec.CommandContext(ctx, r.path, "--root", r.root, "--log", logFile,
-		"run", "--detach", "--bundle", bundle, "--pid-file", pidFile, id)
-	if err := r.exec(cmd); err != nil {
+	cmd := r.command(ctx, "--log", logFile, "run", "--detach", "--bundle", bundle, "--pid-file", pidFile, id)
+	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("%s run: %w: %s", filepath.Base(r.path), err, lastError(logFile))
 	}
 	data, err := os.ReadFile(pidFile)
@@ -60,35 +59,39 @@ func (r ociRuntime) start(ctx context.Context, bundle, id string) (pid int, err 
 // run runs a container and waits for its end. *exec.ExitError tells its exit
 // code.
 func (r ociRuntime) run(ctx context.Context, bundle, id string, out io.Writer) error {
-	cmd := exec.CommandContext(ctx, r.path, "--root", r.root, "run", "--bundle", bundle, id)
+	cmd := r.command(ctx, "run", "--bundle", bundle, id)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.WaitDelay = 5 * time.Second
-	return r.exec(cmd)
+	return r.ns.do(cmd.Run)
 }
 
 // delete ends a container and removes what the runtime keeps of it. It is no
 // error if there is none.
 func (r ociRuntime) delete(id string) error {
-	if _, err := os.Stat(filepath.Join(r.root, id)); os.IsNotExist(err) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, r.path, "--root", r.root, "delete", "--force", id)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := r.exec(cmd); err != nil {
-		// What a killed runtime left half-made it may not recognise.
-		if rmErr := os.RemoveAll(filepath.Join(r.root, id)); rmErr != nil {
-			return fmt.Errorf("%s delete: %w: %s", filepath.Base(r.path), err, strings.TrimSpace(out.String()))
+	return r.ns.do(func() error {
+		state := filepath.Join(r.root, id)
+		if _, err := os.Stat(state); os.IsNotExist(err) {
+			return nil
 		}
-	}
-	return nil
+		var out bytes.Buffer
+		cmd := r.command(ctx, "delete", "--force", id)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Run(); err != nil {
+			// What a killed runtime left half-made it may not recognise.
+			if rmErr := os.RemoveAll(state); rmErr != nil {
+				return fmt.Errorf("%s delete: %w: %s", filepath.Base(r.path), err, strings.TrimSpace(out.String()))
+			}
+		}
+		return nil
+	})
 }
 
 // forget removes what the runtime keeps of a container whose processes have
 // ended. For crun and runc that is a directory; running them for it would take
-// as long as several of the other steps of a removal together.
+// as long as several of the other steps of a removal together. Call it inside
+// the mount namespace.
 func (r ociRuntime) forget(id string) error {
 	switch filepath.Base(r.path) {
 	case "crun", "runc":
@@ -113,13 +116,14 @@ func (r ociRuntime) protect() error {
 	})
 }
 
-// exec runs the runtime in the mount namespace. It dies with this process:
-// one that outlived it could finish making a container that its successor
-// has just cleared away.
-func (r ociRuntime) exec(cmd *exec.Cmd) error {
+// command is a run of the runtime, to be made inside the mount namespace. It
+// dies with this process: one that outlived it could finish making a container
+// that its successor has just cleared away.
+func (r ociRuntime) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root}, args...)...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"} // no secret of ours
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return r.ns.do(cmd.Run)
+	return cmd
 }
 
 // logLine finds the message in a line of runc's log.
@@ -170,7 +174,7 @@ func (e *Engine) probe(ctx context.Context, name string) (ociRuntime, error) {
 	if err != nil {
 		return ociRuntime{}, fmt.Errorf("%s: not installed", name)
 	}
-	r := ociRuntime{path: path, root: filepath.Join(e.dir, "oci"), ns: e.ns}
+	r := ociRuntime{path: path, root: ociState, ns: e.ns}
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
 		return ociRuntime{}, fmt.Errorf("%s --version: %w", name, err)
@@ -187,7 +191,7 @@ func (e *Engine) probe(ctx context.Context, name string) (ociRuntime, error) {
 	p := place{id}
 	group := e.group(id)
 	defer func() {
-		e.logFailure("clearing the probe", errors.Join(r.delete(id), e.cg.end(group), e.ns.do(p.clear)))
+		e.logFailure("clearing the probe", errors.Join(r.delete(id), e.cg.end(group), e.ns.clear(p, group)))
 	}()
 	bundle, err := os.MkdirTemp(e.dir, scratch)
 	if err != nil {
