@@ -29,7 +29,7 @@ func leftovers(state string, server int) []string {
 	if server != 0 {
 		waits = waiting(state)
 	}
-	for _, dir := range []string{"native/sandboxes", "native/oci", "images/tmp", "output/.staging"} {
+	for _, dir := range []string{"native/sandboxes", "images/tmp", "output/.staging"} {
 		entries, _ := os.ReadDir(filepath.Join(state, dir))
 		for _, e := range entries {
 			if e.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter

@@ -270,7 +270,7 @@ import os, socket, stat
 os.chdir("output")
 os.symlink("/etc/passwd", "absolute"); os.symlink("../../etc/shadow", "relative")
 os.symlink("nowhere", "dangling"); os.symlink("loop", "loop"); os.symlink("/", "root")
-os.symlink("/proc/1/environ", "environ"); os.symlink("/run/belljar", "share")
+os.symlink("/proc/1/environ", "environ"); os.symlink("/belljar/run", "share")
 os.mkfifo("fifo")
 socket.socket(socket.AF_UNIX).bind("socket")
 try: os.mknod("null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))

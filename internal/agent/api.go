@@ -19,10 +19,11 @@ import (
 // speaks to agents of its own and the previous version.
 const Version = 1
 
-// Places inside a sandbox.
+// Places inside a sandbox. What is Belljar's own is below /belljar: no directory
+// of an image has to be copied for it, and none changes.
 const (
 	// Mount holds the agent's binary and socket, read-only.
-	Mount = "/run/belljar"
+	Mount = "/belljar/run"
 	// Binary is the agent's program.
 	Binary = Mount + "/agent"
 	// Socket is where the agent dials the server.
@@ -30,7 +31,7 @@ const (
 	// Workdir is where jobs start.
 	Workdir = "/sandbox"
 	// LogDir holds the jobs' full output, a directory per job.
-	LogDir = "/var/log/belljar"
+	LogDir = "/belljar/log"
 )
 
 // JobSpec describes a command to run.
@@ -123,8 +124,7 @@ type NewFile struct {
 	// Mode is the permission bits.
 	Mode fs.FileMode
 	Data []byte
-	// ModTime is when the file was changed last; now if zero. Not with
-	// InPlace.
+	// ModTime is when the file was changed last; now if zero.
 	ModTime time.Time
 	// InPlace writes into the file that is there, for a program that has it
 	// open: the bytes go where they belong one after the other. It is for

@@ -108,7 +108,7 @@ func (s *Server) serveWriteAll(w http.ResponseWriter, r *http.Request) error {
 		content := &exactly{io.LimitedReader{R: body, N: l.Size}}
 		var err error
 		if l.InPlace {
-			err = overwrite(s.path(l.Path), l.Mode, content)
+			err = overwrite(s.path(l.Path), l.Mode, l.ModTime, content)
 		} else {
 			err = replace(s.path(l.Path), l.Mode, l.ModTime, content)
 		}
@@ -157,7 +157,7 @@ func replace(path string, mode fs.FileMode, changed time.Time, r io.Reader) erro
 }
 
 // overwrite writes the file at path in place, and cuts it off there.
-func overwrite(path string, mode fs.FileMode, r io.Reader) error {
+func overwrite(path string, mode fs.FileMode, changed time.Time, r io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -182,7 +182,10 @@ func overwrite(path string, mode fs.FileMode, r io.Reader) error {
 			return err
 		}
 	}
-	return f.Close()
+	if err := f.Close(); err != nil || changed.IsZero() {
+		return err
+	}
+	return os.Chtimes(path, changed, changed)
 }
 
 // pour copies r to f. The buffer is no larger than what comes: most files are

@@ -94,7 +94,7 @@ func TestWriteFiles(t *testing.T) {
 		{Path: "/sandbox/a/b/one", Mode: 0o755, Data: []byte("1"), ModTime: changed},
 		{Path: "/sandbox/big", Mode: 0o644, Data: big},
 		{Path: "/sandbox/a/empty", Mode: 0o600},
-		{Path: "/sandbox/log/place", Mode: 0o600, Data: []byte("in"), InPlace: true},
+		{Path: "/sandbox/log/place", Mode: 0o600, Data: []byte("in"), InPlace: true, ModTime: changed},
 	}
 	if err := sb.WriteFiles(ctx, files...); err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ const (
 )
 
 // Dir is where a runtime's Files are in a sandbox.
-func (r Runtime) Dir() string { return "/usr/libexec/belljar/" + r.Name }
+func (r Runtime) Dir() string { return "/belljar/lib/" + r.Name }
 
 // Script is the name of the script's file.
 func (r Runtime) Script() string { return "main." + r.Extension }

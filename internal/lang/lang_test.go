@@ -25,7 +25,7 @@ func TestBuiltin(t *testing.T) {
 	if diff := cmp.Diff([]string{"python3", "main.py"}, py.Command()); diff != "" {
 		t.Errorf("command (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"MPLBACKEND=Agg", "PYTHONPATH=/usr/libexec/belljar/python", "PYTHONUNBUFFERED=1"}, py.Environ()); diff != "" {
+	if diff := cmp.Diff([]string{"MPLBACKEND=Agg", "PYTHONPATH=/belljar/lib/python", "PYTHONUNBUFFERED=1"}, py.Environ()); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	if _, ok := table.Get("cobol"); ok {

@@ -70,7 +70,7 @@ func (m *Manager) keep(ctx context.Context, c *agent.Client, r lang.Runtime, dig
 			m.o.Log.Debug("a file of a runtime could not be kept", "file", clip(Printable(name)), "err", err)
 			return
 		}
-		files = append(files, agent.NewFile{Path: name, Mode: 0o644, Data: data, ModTime: keptTime})
+		files = append(files, agent.NewFile{Path: name, Mode: 0o644, Data: data, InPlace: true, ModTime: keptTime})
 	}
 	if len(files) > len(have) {
 		m.kept.put(r, digest, files)
@@ -93,7 +93,7 @@ func (m *Manager) filesOf(digest string, runtimes ...lang.Runtime) []agent.NewFi
 	var files []agent.NewFile
 	for _, r := range runtimes {
 		for _, f := range r.Files {
-			files = append(files, agent.NewFile{Path: path.Join(r.Dir(), f.Name), Mode: 0o755, Data: f.Data, ModTime: keptTime})
+			files = append(files, agent.NewFile{Path: path.Join(r.Dir(), f.Name), Mode: 0o755, Data: f.Data, InPlace: true, ModTime: keptTime})
 		}
 		files = append(files, m.kept.get(r, digest)...)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"belljar/internal/agent"
 	"belljar/internal/engine/enginetest"
 	"belljar/internal/lang"
 )
@@ -198,7 +199,7 @@ func TestDeadSparesAreReplaced(t *testing.T) {
 			}
 		},
 		func(id string) { // the interpreter alone
-			data, err := os.ReadFile(filepath.Join(b.mem.Root(id), "var/log/belljar/run/pid"))
+			data, err := os.ReadFile(filepath.Join(b.mem.Root(id), agent.LogDir, "run/pid"))
 			if err != nil {
 				t.Fatal(err)
 			}

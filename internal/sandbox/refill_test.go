@@ -100,9 +100,9 @@ func TestMischiefBeforeTheGate(t *testing.T) {
 		"rm main.slow; ln -s /etc/passwd main.slow":  "changed /sandbox/main.slow",
 		"rm main.slow; mkfifo main.slow":             "changed /sandbox/main.slow",
 		"echo old > main.slow":                       "changed /sandbox/main.slow",
-		`rm "${gate%/*}/../stdin"`:                   "changed /var/log/belljar/stdin",
-		`mkfifo p; mv p "${gate%/*}/../stdin"`:       "changed /var/log/belljar/stdin",
-		`echo old > "${gate%/*}/../stdin"`:           "changed /var/log/belljar/stdin",
+		`rm "${gate%/*}/../stdin"`:                   "changed /belljar/log/stdin",
+		`mkfifo p; mv p "${gate%/*}/../stdin"`:       "changed /belljar/log/stdin",
+		`echo old > "${gate%/*}/../stdin"`:           "changed /belljar/log/stdin",
 		"exit 0":                                     "ended before its gate",
 		`rm "$gate"; mkfifo "$gate"; exec < "$gate"`: "did not come to its gate",
 	} {

@@ -47,10 +47,14 @@ func holdSandbox(ctx context.Context, s *server) (_ *ociRuntime, err error) {
 		defer close(o.ended)
 		s.script(ctx, "bash", "sleep "+fmt.Sprint(holdTime.Seconds()-60), holdTime)
 	}()
-	if o.config, err = s.liveConfig(ctx); err != nil {
+	if o.mounts, err = s.mountNamespace(); err != nil {
 		return nil, err
 	}
-	if o.mounts, err = s.mountNamespace(); err != nil {
+	err = inNamespace(o.mounts, func() error {
+		o.config, err = liveConfig(ctx)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	o.dir, err = os.MkdirTemp("", "belljar-bench-")
@@ -92,9 +96,10 @@ func (o *ociRuntime) run(ctx context.Context, w workload) error {
 	return inNamespace(o.mounts, func() error { return w.finish(cmd) })
 }
 
-// liveConfig waits for the only sandbox and returns its configuration.
-func (s *server) liveConfig(ctx context.Context) (*specs.Spec, error) {
-	pattern := filepath.Join(s.state, "native/sandboxes/*/pid")
+// liveConfig waits for the only sandbox and returns its configuration. Call it
+// inside the namespace of the mounts.
+func liveConfig(ctx context.Context) (*specs.Spec, error) {
+	const pattern = "/run/belljar/*/pid"
 	for range 1000 {
 		if found, _ := filepath.Glob(pattern); len(found) == 1 {
 			data, err := os.ReadFile(filepath.Join(filepath.Dir(found[0]), "config.json"))

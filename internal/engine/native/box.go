@@ -187,16 +187,16 @@ func (b *box) start(ctx context.Context) error {
 
 // mount makes all mounts of the sandbox. Call it inside the mount namespace.
 func (b *box) mount(p place, ids idRange) error {
-	userns, err := b.e.ids.namespace(ids)
+	ns, err := b.e.ids.mappings(ids)
 	if err != nil {
 		return err
 	}
 	dir := b.e.sandboxDir(p.id)
-	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, b.e.cg)
+	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, ns.layer, b.e.cg)
 	if err != nil {
 		return err
 	}
-	if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, userns); err != nil {
+	if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, ns.image); err != nil {
 		return err
 	}
 	return mountShare(filepath.Join(dir, shareDir), p.share())

@@ -35,7 +35,7 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 		return err
 	}
 	defer e.ids.release(ids.slot)
-	userns, err := e.ids.namespace(ids)
+	ns, err := e.ids.mappings(ids)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 		if err := makeUpper(s.Upper, work, ids); err != nil {
 			return err
 		}
-		if err := mountRootfs(p, s.Lower, s.Upper, work, userns); err != nil {
+		if err := mountRootfs(p, s.Lower, s.Upper, work, ns.image); err != nil {
 			return err
 		}
 		user, err = lookupUser(p.rootfs(), s.User)

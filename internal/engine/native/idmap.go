@@ -41,7 +41,16 @@ type ranges struct {
 
 	mu     sync.Mutex
 	taken  map[int]bool
-	userns map[int]*os.File // user namespaces by slot, made once, for idmapped mounts
+	userns map[int]mappings // by slot, made once
+}
+
+// mappings are user namespaces to give to idmapped mounts.
+type mappings struct {
+	// image has the range's ids for those on disk, from 0.
+	image *os.File
+	// layer has this process's own, for the id after those, as well: an overlay
+	// keeps files of its maker beside those of the sandbox.
+	layer *os.File
 }
 
 // openRanges claims a free window, the preferred one if it can.
@@ -56,7 +65,7 @@ func openRanges(preferred int) (*ranges, error) {
 			return nil, err
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			return &ranges{lock: f, first: w*windowSlots + 1, taken: map[int]bool{}, userns: map[int]*os.File{}}, nil
+			return &ranges{lock: f, first: w*windowSlots + 1, taken: map[int]bool{}, userns: map[int]mappings{}}, nil
 		}
 		f.Close()
 	}
@@ -104,27 +113,33 @@ func (r *ranges) slotOf(uid uint32) (slot int, ok bool) {
 	return r.first + int((uid-first)/rangeSize), true
 }
 
-// namespace returns a user namespace with the range's mapping, to give to
-// idmapped mounts. The file stays open until close.
-func (r *ranges) namespace(ids idRange) (*os.File, error) {
+// mappings returns those of a range. The files stay open until close.
+func (r *ranges) mappings(ids idRange) (mappings, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.userns[ids.slot]; f != nil {
-		return f, nil
+	if m, ok := r.userns[ids.slot]; ok {
+		return m, nil
 	}
-	f, err := newUserNamespace(ids)
+	sandbox := syscall.SysProcIDMap{ContainerID: 0, HostID: int(ids.base), Size: rangeSize}
+	image, err := newUserNamespace(sandbox)
 	if err != nil {
-		return nil, fmt.Errorf("making a user namespace: %w", err)
+		return mappings{}, fmt.Errorf("making a user namespace: %w", err)
 	}
-	r.userns[ids.slot] = f
-	return f, nil
+	layer, err := newUserNamespace(sandbox, syscall.SysProcIDMap{ContainerID: rangeSize, HostID: 0, Size: 1})
+	if err != nil {
+		image.Close()
+		return mappings{}, fmt.Errorf("making a user namespace: %w", err)
+	}
+	r.userns[ids.slot] = mappings{image, layer}
+	return r.userns[ids.slot], nil
 }
 
 func (r *ranges) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range r.userns {
-		f.Close()
+	for _, m := range r.userns {
+		m.image.Close()
+		m.layer.Close()
 	}
 	return r.lock.Close()
 }
@@ -132,9 +147,8 @@ func (r *ranges) close() error {
 // newUserNamespace makes a user namespace by starting a process in it, which
 // is stopped before its first instruction (as a traced process is at exec)
 // and killed once the namespace's file is open.
-func newUserNamespace(ids idRange) (*os.File, error) {
+func newUserNamespace(mapping ...syscall.SysProcIDMap) (*os.File, error) {
 	var f *os.File
-	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(ids.base), Size: rangeSize}}
 	err := onOwnThread(func() error { // a tracer is a thread
 		p, err := os.StartProcess("/proc/self/exe", []string{"belljar-userns"}, &os.ProcAttr{
 			Sys: &syscall.SysProcAttr{

@@ -46,14 +46,8 @@ func (l *layers) template(bytes, inodes int64) (string, error) {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		return "", err
 	}
-	part, skeleton := path+".part", path+".skeleton"
+	part := path + ".part"
 	defer os.Remove(part)
-	defer os.RemoveAll(skeleton)
-	for _, dir := range []string{upperDir, workDir} {
-		if err := os.MkdirAll(filepath.Join(skeleton, dir), 0o755); err != nil {
-			return "", err
-		}
-	}
 	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return "", err
@@ -68,8 +62,7 @@ func (l *layers) template(bytes, inodes int64) (string, error) {
 	// sparse file reads as zeros, so inode tables need no writing. What is
 	// written is what every layer has to copy.
 	cmd := exec.Command(sbin("mkfs.ext4"), "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0",
-		"-N", strconv.FormatInt(inodes, 10), "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0,root_owner=0:0",
-		"-d", skeleton, part)
+		"-N", strconv.FormatInt(inodes, 10), "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", part)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("formatting a layer of %d MiB with %d inodes: %w: %s", bytes>>20, inodes, err, strings.TrimSpace(string(out)))
 	}

@@ -20,6 +20,46 @@ const runDir = "/run/belljar"
 // go with the namespace: what it is needed for is over when a container runs.
 const ociState = runDir + "/.oci"
 
+// devices is a tmpfs with the device files of all sandboxes.
+const devices = runDir + "/.dev"
+
+// makeDevices mounts a file system with the devices that the OCI runtime
+// specification asks for, and the links.
+func makeDevices(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("belljar", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755,size=64k"); err != nil {
+		return err
+	}
+	for name, dev := range map[string]uint64{
+		"null": unix.Mkdev(1, 3), "zero": unix.Mkdev(1, 5), "full": unix.Mkdev(1, 7),
+		"random": unix.Mkdev(1, 8), "urandom": unix.Mkdev(1, 9), "tty": unix.Mkdev(5, 0),
+	} {
+		path := filepath.Join(dir, name)
+		if err := unix.Mknod(path, unix.S_IFCHR, int(dev)); err != nil {
+			return err
+		}
+		if err := os.Chmod(path, 0o666); err != nil {
+			return err
+		}
+	}
+	for name, to := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+		"core": "/proc/kcore", "ptmx": "pts/ptmx",
+	} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"pts", "shm", "mqueue"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // mountNamespace is a mount namespace of the engine's own, in which all its
 // mounts are made and the OCI runtime is run. Nothing of it shows on the
 // host, so no user of the host can reach a setuid file of an image; and it
@@ -57,6 +97,9 @@ func newMountNamespace(unified string) (*mountNamespace, error) {
 		// here: the directories must let everyone pass.
 		if err := unix.Mount("belljar", runDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711"); err != nil {
 			return fmt.Errorf("mounting %s: %w", runDir, err)
+		}
+		if err := makeDevices(devices); err != nil {
+			return fmt.Errorf("making device files: %w", err)
 		}
 		var err error
 		n.fd, err = os.Open("/proc/thread-self/ns/mnt")

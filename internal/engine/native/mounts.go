@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ func mountMapped(dir, target string, userns *os.File) error {
 	return nil
 }
 
-// mountShare binds the directory that the sandbox sees as /run/belljar.
+// mountShare binds the directory that the sandbox sees as agent.Mount.
 func mountShare(dir, target string) error {
 	if err := os.MkdirAll(target, 0o711); err != nil {
 		return err
@@ -78,14 +79,14 @@ func mountShare(dir, target string) error {
 	return nil
 }
 
-// mountLayer mounts a layer file and returns its upper and work directories,
-// owned by the range's root.
+// mountLayer mounts a layer file, seen through the range's ids, and returns its
+// upper and work directories. On disk, a layer has the sandbox's own ids.
 //
 // With cgroup v2 the kernel charges a loop device's work to the writer: pages
 // of the layer file count in the sandbox's memory limit, beside those of the
 // files in the layer, and dirty ones cannot be given up at need. A writer that
 // is faster than the disk would be killed. Direct, there are no such pages.
-func mountLayer(file, target string, ids idRange, cg cgroups) (upper, work string, err error) {
+func mountLayer(file, target string, ids idRange, userns *os.File, cg cgroups) (upper, work string, err error) {
 	dev, err := attachLoop(file, cg.v2())
 	if err != nil {
 		return "", "", err
@@ -94,22 +95,42 @@ func mountLayer(file, target string, ids idRange, cg cgroups) (upper, work strin
 	if err := os.MkdirAll(target, 0o711); err != nil {
 		return "", "", err
 	}
-	// A layer of a run does not outlive a crash. So nothing is flushed to the
-	// disk when it is unmounted, which every run would wait for, and the kernel
-	// need not fill inode tables with zeros, which the file reads as anyway.
-	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME)
-	if err := unix.Mount(dev.Name(), target, "ext4", flags, "discard,nobarrier,noinit_itable"); err != nil {
+	if err := mountExt4(dev.Name(), target, userns); err != nil {
 		return "", "", fmt.Errorf("mounting the writable layer: %w", err)
 	}
-	upper, work = filepath.Join(target, upperDir), filepath.Join(target, workDir)
+	upper, work = filepath.Join(target, "upper"), filepath.Join(target, "work")
 	return upper, work, makeUpper(upper, work, ids)
 }
 
-// The two directories in a layer that an overlay writes to.
-const (
-	upperDir = "upper"
-	workDir  = "work"
-)
+func mountExt4(device, target string, userns *os.File) error {
+	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fs)
+	err = unix.FsconfigSetString(fs, "source", device)
+	// A layer of a run does not outlive a crash. So nothing is flushed to the
+	// disk when it is unmounted, which every run would wait for, and the kernel
+	// need not fill inode tables with zeros, which the file reads as anyway.
+	for _, option := range []string{"discard", "nobarrier", "noinit_itable"} {
+		err = errors.Join(err, unix.FsconfigSetFlag(fs, option))
+	}
+	if err = errors.Join(err, unix.FsconfigCreate(fs)); err != nil {
+		return err
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mount)
+	err = unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd()),
+	})
+	if err != nil {
+		return err
+	}
+	return unix.MoveMount(mount, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
 
 // makeUpper makes the two directories that an overlay writes to, if missing,
 // owned by the range's root.

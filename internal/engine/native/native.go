@@ -224,7 +224,7 @@ func (e *Engine) claimWindow() error {
 	return os.WriteFile(file, []byte(strconv.Itoa(e.ids.window())), 0o600)
 }
 
-// makeShare makes the directory that a sandbox sees as /run/belljar.
+// makeShare makes the directory that a sandbox sees as agent.Mount.
 func (e *Engine) makeShare(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -74,11 +74,14 @@ func (c container) spec(cg cgroups) (*specs.Spec, error) {
 			ReadonlyPaths: readonlyPaths,
 		},
 	}
-	var err error
-	s.Linux.Seccomp, err = syscallFilter(s)
 	if c.filter != "" {
 		s.Annotations = map[string]string{filterAnnotation: c.filter}
+		// Not used then, and short. Nothing starts where it is used after all.
+		s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActErrno}
+		return s, nil
 	}
+	var err error
+	s.Linux.Seccomp, err = syscallFilter(s)
 	return s, err
 }
 
@@ -102,7 +105,7 @@ func (c container) baseMounts(cg cgroups) []specs.Mount {
 	with := func(more ...string) []string { return slices.Concat(safe, more) }
 	m := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: safe},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=64k"}},
+		{Destination: "/dev", Type: "bind", Source: devices, Options: []string{"bind", "ro", "nosuid", "noexec"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: with("mode=1777", "size=64m")},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: safe},

@@ -16,6 +16,6 @@ local({
 
   here <- environment()
   for (file in c("errors.R", if (nzchar(gate)) "early.R")) {
-    sys.source(file.path("/usr/libexec/belljar/r", file), new.env(parent = here))
+    sys.source(file.path("/belljar/lib/r", file), new.env(parent = here))
   }
 })
