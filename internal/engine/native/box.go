@@ -113,7 +113,7 @@ func (b *box) create() error {
 	if err := b.e.makeShare(filepath.Join(dir, shareDir)); err != nil {
 		return err
 	}
-	return b.e.layers.create(filepath.Join(dir, layerFile), spec.Limits.Disk, spec.Limits.Inodes)
+	return createLayer(filepath.Join(dir, layerFile), spec.Limits.Disk)
 }
 
 // acquire takes hold of the image.
@@ -192,7 +192,14 @@ func (b *box) mount(p place, ids idRange) error {
 		return err
 	}
 	dir := b.e.sandboxDir(p.id)
-	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, ns.layer, b.e.cg)
+	format := func(dev *os.File) error {
+		if b.record.Started {
+			return nil
+		}
+		limits := b.record.Spec.Limits
+		return b.e.layers.format(dev, limits.Disk, limits.Inodes)
+	}
+	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, ns.layer, b.e.cg, format)
 	if err != nil {
 		return err
 	}

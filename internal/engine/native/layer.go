@@ -3,7 +3,6 @@ package native
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,30 +15,79 @@ import (
 
 // A writable layer is a sparse file that holds an ext4 filesystem, whose size
 // and inode count are the sandbox's disk limit. Formatting one takes longer
-// than copying the few blocks that a fresh filesystem consists of, so there
+// than writing the few blocks that a fresh filesystem consists of, so there
 // is a template for each pair of size and inode count.
 type layers struct {
 	dir string // of the templates
 
-	mu sync.Mutex // held while a template is made
+	mu     sync.Mutex // held while a template is made
+	blocks map[string][]extent
 }
 
-// create makes a layer file at path.
-func (l *layers) create(path string, bytes, inodes int64) error {
-	template, err := l.template(bytes, inodes)
+// extent is a run of a template's blocks.
+type extent struct {
+	at   int64
+	data []byte
+}
+
+// blockSize is that of the filesystems, and of the loop devices below them.
+const blockSize = 4096
+
+// createLayer makes a layer file at path, without a filesystem.
+func createLayer(path string, bytes int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("making the writable layer: %w", err)
 	}
-	if err := copySparse(path, template); err != nil {
+	if err := errors.Join(f.Truncate(bytes), f.Close()); err != nil {
 		return fmt.Errorf("making the writable layer: %w", err)
 	}
 	return nil
 }
 
-func (l *layers) template(bytes, inodes int64) (string, error) {
+// format writes a fresh filesystem to a layer's device. The mount that follows
+// finds the blocks in the device's cache. Were they written to the file, the
+// kernel would flush them to the disk when it attaches the device, and read
+// them again.
+func (l *layers) format(dev *os.File, bytes, inodes int64) error {
+	blocks, err := l.template(bytes, inodes)
+	if err != nil {
+		return err
+	}
+	for _, e := range blocks {
+		if _, err := dev.WriteAt(e.data, e.at); err != nil {
+			return fmt.Errorf("formatting the writable layer: %w", err)
+		}
+	}
+	return nil
+}
+
+// template returns the blocks of a fresh filesystem.
+func (l *layers) template(bytes, inodes int64) ([]extent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	path := filepath.Join(l.dir, fmt.Sprintf("ext4-%d-%d", bytes, inodes))
+	name := fmt.Sprintf("layer-%d-%d", bytes, inodes)
+	if blocks := l.blocks[name]; blocks != nil {
+		return blocks, nil
+	}
+	path, err := l.makeTemplate(name, bytes, inodes)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := readSparse(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading a template of writable layers: %w", err)
+	}
+	if l.blocks == nil {
+		l.blocks = map[string][]extent{}
+	}
+	l.blocks[name] = blocks
+	return blocks, nil
+}
+
+// makeTemplate makes the file of a template, unless it is there.
+func (l *layers) makeTemplate(name string, bytes, inodes int64) (string, error) {
+	path := filepath.Join(l.dir, name)
 	if info, err := os.Stat(path); err == nil && info.Size() == bytes {
 		return path, nil
 	}
@@ -60,8 +108,8 @@ func (l *layers) template(bytes, inodes int64) (string, error) {
 	// No journal and no copies of the superblock: a layer of a run does not
 	// outlive a crash. No reserve: all of the limit is the sandbox's. A fresh
 	// sparse file reads as zeros, so inode tables need no writing. What is
-	// written is what every layer has to copy.
-	cmd := exec.Command(sbin("mkfs.ext4"), "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0",
+	// written has to be written to every layer.
+	cmd := exec.Command(sbin("mkfs.ext4"), "-q", "-F", "-b", strconv.Itoa(blockSize), "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0",
 		"-N", strconv.FormatInt(inodes, 10), "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", part)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("formatting a layer of %d MiB with %d inodes: %w: %s", bytes>>20, inodes, err, strings.TrimSpace(string(out)))
@@ -82,39 +130,30 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// copySparse copies src to a new file dst, holes as holes.
-func copySparse(dst, src string) error {
-	in, err := os.Open(src)
+// readSparse returns what is in a file beside holes.
+func readSparse(path string) ([]extent, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer in.Close()
-	info, err := in.Stat()
-	if err != nil {
-		return err
-	}
-	out, err := os.OpenFile(dst, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if err := out.Truncate(info.Size()); err != nil {
-		return err
-	}
+	defer f.Close()
+	var all []extent
 	for at := int64(0); ; {
-		data, err := unix.Seek(int(in.Fd()), at, unix.SEEK_DATA)
+		begin, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return out.Close()
+			return all, nil
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if at, err = unix.Seek(int(in.Fd()), data, unix.SEEK_HOLE); err != nil {
-			return err
+		if at, err = unix.Seek(int(f.Fd()), begin, unix.SEEK_HOLE); err != nil {
+			return nil, err
 		}
-		if _, err := io.Copy(io.NewOffsetWriter(out, data), io.NewSectionReader(in, data, at-data)); err != nil {
-			return err
+		e := extent{begin, make([]byte, at-begin)}
+		if _, err := f.ReadAt(e.data, begin); err != nil {
+			return nil, err
 		}
+		all = append(all, e)
 	}
 }
 
@@ -132,7 +171,7 @@ func attachLoop(file string, direct bool) (*os.File, error) {
 		return nil, fmt.Errorf("loop devices are not to be had (modprobe loop): %w", err)
 	}
 	defer control.Close()
-	config := &unix.LoopConfig{Fd: uint32(back.Fd()), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
+	config := &unix.LoopConfig{Fd: uint32(back.Fd()), Size: blockSize, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
 	if direct {
 		config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO
 	}

@@ -86,12 +86,15 @@ func mountShare(dir, target string) error {
 // of the layer file count in the sandbox's memory limit, beside those of the
 // files in the layer, and dirty ones cannot be given up at need. A writer that
 // is faster than the disk would be killed. Direct, there are no such pages.
-func mountLayer(file, target string, ids idRange, userns *os.File, cg cgroups) (upper, work string, err error) {
+func mountLayer(file, target string, ids idRange, userns *os.File, cg cgroups, format func(dev *os.File) error) (upper, work string, err error) {
 	dev, err := attachLoop(file, cg.v2())
 	if err != nil {
 		return "", "", err
 	}
 	defer dev.Close() // the mount keeps the device; the device goes with it
+	if err := format(dev); err != nil {
+		return "", "", err
+	}
 	if err := os.MkdirAll(target, 0o711); err != nil {
 		return "", "", err
 	}
