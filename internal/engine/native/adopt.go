@@ -1,7 +1,6 @@
 package native
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -38,21 +37,6 @@ func (e *Engine) adopt() error {
 	// disk for ever. The next start tries again.
 	e.logFailure("clearing what an earlier process left", e.sweep())
 	return nil
-}
-
-func (e *Engine) readRecord(id string) (record, error) {
-	var r record
-	data, err := os.ReadFile(filepath.Join(e.sandboxDir(id), recordFile))
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, err
-	}
-	if r.Spec.ID != id || r.Slot == 0 {
-		return r, errors.New("its record is of another sandbox")
-	}
-	return r, nil
 }
 
 // adopt finds out from the kernel whether the sandbox still runs.

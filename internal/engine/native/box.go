@@ -2,10 +2,8 @@ package native
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,27 +17,6 @@ import (
 	"belljar/internal/engine"
 	"belljar/internal/image"
 )
-
-// Files of a sandbox's directory.
-const (
-	recordFile = "sandbox.json"
-	layerFile  = "layer.ext4"
-	shareDir   = "share"
-)
-
-// record is what is kept of a sandbox on disk.
-type record struct {
-	Spec    engine.Spec `json:"spec"`
-	Digest  string      `json:"digest"`
-	Created time.Time   `json:"created"`
-	Slot    int         `json:"slot"`
-	// Started is whether it ever ran, PID its process 1 while it runs and
-	// Birth when that one started, which tells it from a later process with
-	// the same number.
-	Started bool   `json:"started"`
-	PID     int    `json:"pid,omitempty"`
-	Birth   uint64 `json:"birth,omitempty"`
-}
 
 // box is a sandbox. Its methods may be called concurrently.
 type box struct {
@@ -376,26 +353,6 @@ func (b *box) update(f func(*record)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f(&b.record)
-}
-
-// save writes the record, unless the sandbox has no directory (yet, or any
-// more).
-func (b *box) save() error {
-	b.mu.Lock()
-	data, err := json.Marshal(b.record)
-	b.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(b.e.sandboxDir(b.record.Spec.ID), recordFile)
-	err = os.WriteFile(path+".part", data, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(path+".part", path)
 }
 
 func (b *box) disk() int64 { return b.record.Spec.Limits.Disk }

@@ -211,6 +211,23 @@ func TestContract(t *testing.T) {
 	}
 }
 
+// A server that ends while it replaces a record has one, whole.
+func TestRecordThatWasBeingReplaced(t *testing.T) {
+	s, _ := started(t, nil)
+	path := filepath.Join(s.Engine.(*Engine).sandboxDir("inside"), recordFile)
+	if err := os.Rename(path, path+recordPart); err != nil {
+		t.Fatal(err)
+	}
+	s.Engine = s.Reopen()
+	list, err := s.Engine.List(t.Context())
+	if err != nil || len(list) != 1 || list[0].State != engine.Running {
+		t.Errorf("after a restart: %+v, %v", list, err)
+	}
+	if err := s.Engine.Remove(t.Context(), "inside"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The namespace lives as long as the server: what a sandbox leaves there adds
 // up.
 func TestNothingIsLeftInTheNamespace(t *testing.T) {
