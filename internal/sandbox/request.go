@@ -176,7 +176,7 @@ func (m *Manager) explain(err error, image string) error {
 		return refuse("the server is short of room (%d MiB free, %d MiB must stay free), so nothing was run; try again later, or ask its operator to make room", full.Free>>20, full.Need>>20)
 	case errors.Is(err, engine.ErrNotRunning):
 		m.o.Log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)
-		return refuse("nothing was run: a sandbox of the image %q ends as soon as it begins; the image may have a link or a file where /sandbox, /run or /var should be a directory", image)
+		return refuse("nothing was run: a sandbox of the image %q ends as soon as it begins; the image may have a link or a file where /sandbox or /belljar should be a directory", image)
 	case errors.Is(err, engine.ErrNoImage):
 		return refuse("the image %q is not there yet; get it on the server: %s", image, HowToGet(image))
 	}
