@@ -83,6 +83,9 @@ func command(args []string) error {
 	if err != nil {
 		var parse *kong.ParseError
 		if errors.As(err, &parse) {
+			if n := parse.Context.Selected(); n != nil {
+				return fmt.Errorf("%w; want: belljar %s (see %s --help)", err, n.Summary(), n.FullPath())
+			}
 			return fmt.Errorf("%w (belljar --help lists commands and settings)", err)
 		}
 		return err

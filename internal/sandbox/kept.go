@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -12,9 +13,9 @@ import (
 	"belljar/internal/lang"
 )
 
-// A keeper holds what commands have made of their runtimes' files at a first start,
-// compiled code most often: made anew in every sandbox, it would take a tenth
-// of the time of a short script. It is taken from sandboxes of the pool only,
+// A keeper holds what commands have made of their runtimes' files at a first
+// start, compiled code most often: made anew in every sandbox, it would take a
+// tenth of the time of a short script. It is taken from sandboxes of the pool only,
 // whose script is not known yet, and given to others of the same image.
 type keeper struct {
 	mu sync.Mutex
@@ -65,7 +66,7 @@ func (m *Manager) keep(ctx context.Context, c *agent.Client, r lang.Runtime, dig
 		if f.Size > maxKeptBytes || slices.ContainsFunc(have, func(h agent.NewFile) bool { return h.Path == name }) {
 			continue
 		}
-		data, err := readAll(ctx, c, name, maxKeptBytes)
+		data, err := readKept(ctx, c, name)
 		if err != nil {
 			m.o.Log.Debug("a file of a runtime could not be kept", "file", clip(Printable(name)), "err", err)
 			return
@@ -77,13 +78,16 @@ func (m *Manager) keep(ctx context.Context, c *agent.Client, r lang.Runtime, dig
 	}
 }
 
-func readAll(ctx context.Context, c *agent.Client, name string, most int64) ([]byte, error) {
-	body, _, err := c.ReadFile(ctx, name)
+func readKept(ctx context.Context, c *agent.Client, name string) ([]byte, error) {
+	body, info, err := c.ReadFile(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	return io.ReadAll(io.LimitReader(body, most))
+	if info.Size > maxKeptBytes { // grown since it was listed
+		return nil, fmt.Errorf("it holds %d bytes", info.Size)
+	}
+	return io.ReadAll(body)
 }
 
 func keepDir(r lang.Runtime) string { return path.Join(r.Dir(), r.Keep) }

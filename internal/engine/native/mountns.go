@@ -11,16 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runDir holds, in the private mount namespace alone, a tmpfs with a
-// directory per sandbox, its OCI bundle with the mounts. On the host it is an empty directory
-// beside the range locks.
+// runDir holds, in the private mount namespace alone, a tmpfs with a directory
+// per sandbox: its OCI bundle, and its mounts. On the host it is an empty
+// directory beside the range locks.
 const runDir = "/run/belljar"
 
 // ociState is where the OCI runtime keeps its state, in the same tmpfs. It may
 // go with the namespace: what it is needed for is over when a container runs.
 const ociState = runDir + "/.oci"
 
-// devices is a tmpfs with the device files of all sandboxes.
+// devices is a tmpfs with the device files of all sandboxes, which see it
+// read-only. Were it theirs, the runtime would mount each file by itself, since
+// in a user namespace none can be made.
 const devices = runDir + "/.dev"
 
 // makeDevices mounts a file system with the devices that the OCI runtime
