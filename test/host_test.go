@@ -32,9 +32,6 @@ func leftovers(state string, server int) []string {
 	for _, dir := range []string{"native/sandboxes", "images/tmp", "output/.staging"} {
 		entries, _ := os.ReadDir(filepath.Join(state, dir))
 		for _, e := range entries {
-			if e.Name() == ".cache" { // where newer crun keeps the compiled seccomp filter
-				continue
-			}
 			if file := filepath.Join(state, dir, e.Name()); !waits(file) {
 				left = append(left, "file "+file)
 			}

@@ -25,7 +25,7 @@ type job struct {
 	stdout, stderr *output
 	supervisor     *child        // its end means that nothing of the job is left; nil for a sole one
 	control        *os.File      // to the supervisor
-	reports        <-chan report // of how the command does; closed when there will be none
+	reports        <-chan report // of how the command does; closed without its end if that is lost
 	running        chan struct{} // closed when pid is known
 	exited         chan struct{}
 

@@ -15,8 +15,8 @@ import (
 
 // A keeper holds what commands have made of their runtimes' files at a first
 // start, compiled code most often: made anew in every sandbox, it would take a
-// tenth of the time of a short script. It is taken from sandboxes of the pool only,
-// whose script is not known yet, and given to others of the same image.
+// tenth of the time of a short script. It is taken from sandboxes of the pool
+// only, whose script is not known yet, and given to others of the same image.
 type keeper struct {
 	mu sync.Mutex
 	by map[string]keptFiles // by runtime

@@ -267,7 +267,7 @@ func (b *box) end() error {
 		return err
 	}
 	err := b.e.ns.do(func() error {
-		return errors.Join(b.e.runtime.forget(id), place{id}.clear(), b.e.ns.clearGroup(group))
+		return errors.Join(b.e.runtime.forget(id), b.e.ns.clearInside(place{id}, group))
 	})
 	if err != nil {
 		return err

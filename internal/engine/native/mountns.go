@@ -169,16 +169,16 @@ func (n *mountNamespace) close() error {
 // clear takes away what was made in the namespace for a sandbox: its mounts,
 // and its group where that is none. It is idempotent.
 func (n *mountNamespace) clear(p place, group string) error {
-	return n.do(func() error { return errors.Join(p.clear(), n.clearGroup(group)) })
+	return n.do(func() error { return n.clearInside(p, group) })
 }
 
-// clearGroup takes a group away that the runtime took for one of the unified
-// hierarchy. Call it inside the namespace.
-func (n *mountNamespace) clearGroup(group string) error {
-	if n.standIn == "" {
-		return nil
+// clearInside is clear for who is inside the namespace.
+func (n *mountNamespace) clearInside(p place, group string) error {
+	err := p.clear()
+	if n.standIn != "" {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(n.standIn, group)))
 	}
-	return os.RemoveAll(filepath.Join(n.standIn, group))
+	return err
 }
 
 // onOwnThread runs f on a thread that ends with it, so that what f does to

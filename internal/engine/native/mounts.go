@@ -55,15 +55,21 @@ func mountMapped(dir, target string, userns *os.File) error {
 		return fmt.Errorf("opening image %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
-	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set:  unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV,
+	return placeMapped(fd, dir, target, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV, userns)
+}
+
+// placeMapped puts a mount that is nowhere yet, of what source names, at
+// target, with more attributes and its ids shifted.
+func placeMapped(mount int, source, target string, attributes uint64, userns *os.File) error {
+	err := unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set:  unix.MOUNT_ATTR_IDMAP | attributes,
 		Userns_fd: uint64(userns.Fd()),
 	})
 	if err != nil {
-		return fmt.Errorf("shifting the ids of %s (needs Linux 5.19 and a file system with idmapped mounts): %w", dir, err)
+		return fmt.Errorf("shifting the ids of %s (needs Linux 5.19 and a file system with idmapped mounts): %w", source, err)
 	}
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("mounting %s: %w", dir, err)
+	if err := unix.MoveMount(mount, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting %s: %w", source, err)
 	}
 	return nil
 }
@@ -126,13 +132,7 @@ func mountExt4(device, target string, userns *os.File) error {
 		return err
 	}
 	defer unix.Close(mount)
-	err = unix.MountSetattr(mount, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd()),
-	})
-	if err != nil {
-		return err
-	}
-	return unix.MoveMount(mount, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return placeMapped(mount, device, target, 0, userns)
 }
 
 // makeUpper makes the two directories that an overlay writes to, if missing,
