@@ -79,8 +79,14 @@ type Spec struct {
 	Expires time.Time
 	// Image is an image's name or digest.
 	Image string
-	// Limits apply to the sandbox as a whole. Every field must be positive.
+	// Limits apply to the sandbox as a whole. Every field must be positive,
+	// besides Limits.Tmp.
 	Limits Limits
+	// Durable is for a sandbox that is stopped and started again over days:
+	// what is in it outlives a crash of the host as on any other disk, and
+	// /sandbox is kept apart from the rest of the root filesystem. Of one that
+	// is not, only a stop in good order leaves something.
+	Durable bool
 	// Spare is for a sandbox that is made before somebody needs it: until it
 	// is claimed, it gets CPU time that others leave.
 	Spare bool
@@ -94,7 +100,8 @@ type Limits struct {
 	CPUs float64
 	// PIDs bounds processes and threads together.
 	PIDs int64
-	// Tmp is the size of /tmp, in bytes. It is memory.
+	// Tmp is the size of /tmp, in bytes. It is memory. With 0, /tmp is part of
+	// the writable layer.
 	Tmp int64
 	// Disk is the size of the writable layer, in bytes.
 	Disk int64
@@ -119,6 +126,7 @@ type Status struct {
 	State   State
 	Labels  map[string]string
 	Image   string    // as in Spec
+	Digest  string    // of that image when Create was called
 	Created time.Time // when Create was called
 	Expires time.Time // as in Spec
 }

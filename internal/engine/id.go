@@ -15,14 +15,14 @@ func CheckID(id string) error {
 	return nil
 }
 
-// Check reports the first limit that is not positive.
+// Check reports the first limit that cannot be.
 func (l Limits) Check() error {
 	for _, f := range []struct {
 		name string
 		ok   bool
 	}{
 		{"memory", l.Memory > 0}, {"cpus", l.CPUs > 0}, {"pids", l.PIDs > 0},
-		{"tmp", l.Tmp > 0}, {"disk", l.Disk > 0}, {"inodes", l.Inodes > 0},
+		{"tmp", l.Tmp >= 0}, {"disk", l.Disk > 0}, {"inodes", l.Inodes > 0},
 	} {
 		if !f.ok {
 			return fmt.Errorf("limit %s: must be positive", f.name)

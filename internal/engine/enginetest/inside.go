@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +53,21 @@ func (s *Subject) Connect(t *testing.T, id string) *agent.Client {
 	c := agent.NewClient(conn)
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// ReadFile returns what a file of a sandbox holds.
+func ReadFile(t *testing.T, c *agent.Client, path string) string {
+	t.Helper()
+	r, _, err := c.ReadFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 var jobs struct {

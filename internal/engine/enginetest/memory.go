@@ -172,7 +172,7 @@ func (m *Memory) Create(ctx context.Context, spec engine.Spec) error {
 	w.sandboxes[spec.ID] = &sandbox{
 		status: engine.Status{
 			ID: spec.ID, State: engine.Created, Labels: maps.Clone(spec.Labels),
-			Image: spec.Image, Created: time.Now(), Expires: spec.Expires,
+			Image: spec.Image, Digest: "memory:" + spec.Image, Created: time.Now(), Expires: spec.Expires,
 		},
 		limits: spec.Limits,
 		root:   root,

@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) *Subject) {
 		{"ConnectAgain", testConnectAgain},
 		{"ConnectEnds", testConnectEnds},
 		{"FilesSurviveStop", testFilesSurviveStop},
+		{"Durable", testDurable},
 		{"RemoveEndsJobs", testRemoveEndsJobs},
 		{"Receipt", testReceipt},
 		{"Claim", testClaim},
@@ -183,6 +184,10 @@ func testList(t *testing.T, s *Subject) {
 			t.Errorf("%s was created %v ago", got[i].ID, age)
 		}
 		got[i].Created = time.Time{}
+		if got[i].Digest == "" {
+			t.Errorf("%s has no digest", got[i].ID)
+		}
+		got[i].Digest = ""
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("list (-want +got):\n%s", d)
@@ -343,7 +348,7 @@ func testClaim(t *testing.T, s *Subject) {
 		if err != nil || len(all) != 1 {
 			t.Fatalf("list: %v, %v", all, err)
 		}
-		all[0].Created = time.Time{}
+		all[0].Created, all[0].Digest = time.Time{}, ""
 		if d := cmp.Diff(engine.Status{ID: "spare", State: state, Labels: labels, Image: s.Image, Expires: expires}, all[0]); d != "" {
 			t.Errorf("after the claim (-want +got):\n%s", d)
 		}

@@ -27,7 +27,10 @@ func (e *Engine) adopt() error {
 			continue
 		}
 		b := &box{e: e, record: r, letIn: true}
-		e.ids.keep(r.Slot)
+		b.made.Store(true)
+		if r.Slot != 0 {
+			e.ids.keep(r.Slot)
+		}
 		// One that cannot be ended now must not keep the others from starting:
 		// it is listed, and whoever removes it tries again.
 		e.logFailure("adopting "+id, b.adopt())

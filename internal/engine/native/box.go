@@ -29,8 +29,12 @@ type box struct {
 	img  image.Image
 	free func() // releases the image
 
+	// made is whether it is there for others to see.
+	made atomic.Bool
 	// letIn is whether its disk counts; guarded by the engine's mu.
 	letIn bool
+	// loose is whether its layer is known not to be mounted; guarded by op.
+	loose bool
 	// ours is whether this process has started it.
 	ours atomic.Bool
 
@@ -75,22 +79,47 @@ func (b *box) create() error {
 	if err := b.acquire(spec.Image); err != nil {
 		return err
 	}
-	ids, err := b.e.ids.take()
-	if err != nil {
-		return err
+	// A durable one has a range only while it runs: there may be many that
+	// stand still.
+	if !spec.Durable {
+		if err := b.takeRange(); err != nil {
+			return err
+		}
 	}
-	b.update(func(r *record) { r.Slot = ids.slot })
 	dir := b.e.sandboxDir(spec.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	if err := b.save(); err != nil {
 		return err
 	}
 	if err := b.e.makeShare(filepath.Join(dir, shareDir)); err != nil {
 		return err
 	}
-	return createLayer(filepath.Join(dir, layerFile), spec.Limits.Disk)
+	if err := createLayer(filepath.Join(dir, layerFile), spec.Limits.Disk); err != nil {
+		return err
+	}
+	if spec.Durable {
+		if err := syncFile(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	// What has no record is not there, so it comes last.
+	if err := b.save(); err != nil {
+		return err
+	}
+	b.made.Store(true)
+	return nil
+}
+
+// takeRange gives the sandbox a range of ids, unless it has one.
+func (b *box) takeRange() error {
+	if b.record.Slot != 0 {
+		return nil
+	}
+	ids, err := b.e.ids.take()
+	if err != nil {
+		return err
+	}
+	b.update(func(r *record) { r.Slot = ids.slot })
+	return nil
 }
 
 // acquire takes hold of the image.
@@ -130,6 +159,12 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 
 func (b *box) start(ctx context.Context) error {
 	id := b.record.Spec.ID
+	if err := b.readyLayer(ctx); err != nil {
+		return err
+	}
+	if err := b.takeRange(); err != nil {
+		return err
+	}
 	server, err := listen(filepath.Join(b.e.sandboxDir(id), shareDir))
 	if err != nil {
 		return err
@@ -146,7 +181,7 @@ func (b *box) start(ctx context.Context) error {
 			argv:   []string{agent.Binary},
 			env:    agentEnv(b.img.Config.Env),
 			limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
-			mounts: []specs.Mount{agentMount(p.share())},
+			mounts: b.ownMounts(p),
 			filter: b.e.filter.known(),
 		})
 		if err != nil {
@@ -162,28 +197,65 @@ func (b *box) start(ctx context.Context) error {
 	return b.began(pid)
 }
 
+// readyLayer sees to it that the layer can be mounted: there is room on the
+// disk for what it may grow to, and it is not mounted any more.
+func (b *box) readyLayer(ctx context.Context) error {
+	if err := b.e.room(b); err != nil {
+		return err
+	}
+	if b.loose || !b.record.Started {
+		b.loose = false
+		return nil
+	}
+	return awaitDetached(ctx, b.layer())
+}
+
 // mount makes all mounts of the sandbox. Call it inside the mount namespace.
 func (b *box) mount(p place, ids idRange) error {
 	ns, err := b.e.ids.mappings(ids)
 	if err != nil {
 		return err
 	}
-	dir := b.e.sandboxDir(p.id)
+	spec := b.record.Spec
 	format := func(dev *os.File) error {
 		if b.record.Started {
 			return nil
 		}
-		limits := b.record.Spec.Limits
-		return b.e.layers.format(dev, limits.Disk, limits.Inodes)
+		return b.e.layers.format(dev, layerKind{spec.Limits.Disk, spec.Limits.Inodes, spec.Durable})
 	}
-	upper, work, err := mountLayer(filepath.Join(dir, layerFile), p.layer(), ids, ns.layer, b.e.cg, format)
-	if err != nil {
+	options := runOptions
+	if spec.Durable {
+		options = durableOptions
+	}
+	if err := mountLayer(b.layer(), p.layer(), ns.layer, b.e.cg, options, format); err != nil {
+		return err
+	}
+	upper, work := filepath.Join(p.layer(), rootUpper), filepath.Join(p.layer(), rootWork)
+	if err := makeUpper(upper, work, ids); err != nil {
 		return err
 	}
 	if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, ns.image); err != nil {
 		return err
 	}
-	return mountShare(filepath.Join(dir, shareDir), p.share())
+	if spec.Durable {
+		upper, work := filepath.Join(p.layer(), homeUpper), filepath.Join(p.layer(), homeWork)
+		if err := makeUpper(upper, work, ids); err != nil {
+			return err
+		}
+		if err := mountHome(p, b.img.Rootfs, upper, work, ns.image); err != nil {
+			return err
+		}
+	}
+	return mountShare(filepath.Join(b.e.sandboxDir(p.id), shareDir), p.share())
+}
+
+// ownMounts are what the sandbox sees beside the usual.
+func (b *box) ownMounts(p place) []specs.Mount {
+	all := []specs.Mount{agentMount(p.share())}
+	if b.record.Spec.Durable {
+		all = append(all, specs.Mount{Destination: agent.Workdir, Type: "bind", Source: p.home(), Options: []string{"bind", "nosuid", "nodev"}})
+	}
+	return all
 }
 
 // began takes note of process 1 and reads back what it got.
@@ -282,6 +354,32 @@ func (b *box) end() error {
 		b.process, b.server = nil, nil
 		r.PID, r.Birth = 0, 0
 	})
+	if b.durable() {
+		return b.settle()
+	}
+	return nil
+}
+
+// detachTime bounds how long a stop waits for the layer's last blocks to reach
+// the disk.
+const detachTime = time.Minute
+
+// settle waits until the layer is on the disk, and gives back what a sandbox
+// that stands still does not need.
+func (b *box) settle() error {
+	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+	defer cancel()
+	if err := awaitDetached(ctx, b.layer()); err != nil {
+		return err
+	}
+	b.loose = true
+	if slot := b.record.Slot; slot != 0 {
+		b.e.ids.release(slot)
+		b.update(func(r *record) { r.Slot = 0 })
+	}
+	b.e.mu.Lock()
+	b.letIn = false
+	b.e.mu.Unlock()
 	return nil
 }
 
@@ -355,7 +453,9 @@ func (b *box) update(f func(*record)) {
 	f(&b.record)
 }
 
-func (b *box) disk() int64 { return b.record.Spec.Limits.Disk }
+func (b *box) disk() int64   { return b.record.Spec.Limits.Disk }
+func (b *box) durable() bool { return b.record.Spec.Durable }
+func (b *box) layer() string { return filepath.Join(b.e.sandboxDir(b.record.Spec.ID), layerFile) }
 
 // running asks the kernel.
 func (b *box) running() bool {
@@ -372,7 +472,7 @@ func (b *box) status() (engine.Status, bool) {
 	r := b.record
 	s := engine.Status{
 		ID: r.Spec.ID, State: engine.Created, Labels: r.Spec.Labels,
-		Image: r.Spec.Image, Created: r.Created, Expires: r.Spec.Expires,
+		Image: r.Spec.Image, Digest: r.Digest, Created: r.Created, Expires: r.Spec.Expires,
 	}
 	switch {
 	case running:
@@ -380,7 +480,7 @@ func (b *box) status() (engine.Status, bool) {
 	case r.Started:
 		s.State = engine.Stopped
 	}
-	return s, r.Slot != 0
+	return s, b.made.Load()
 }
 
 // letGo closes what this process holds of the sandbox, which goes on.

@@ -47,6 +47,10 @@ func (e *Engine) readBack(p *process, asked engine.Limits) (engine.Receipt, erro
 	r.Disk = noted(held(float64(disk.Blocks)*float64(disk.Bsize), float64(asked.Disk)),
 		"the root filesystem, /sandbox included, without what the filesystem itself takes")
 	r.Inodes = held(float64(disk.Files), float64(asked.Inodes)+inodeSlack)
+	if asked.Tmp == 0 {
+		r.Tmp = noted(held(r.Disk.Value, r.Disk.Value), "part of the disk")
+		return r, nil
+	}
 	// Nothing in a path below a sandbox's root is to be trusted.
 	fd, err := unix.Openat2(int(root.Fd()), "tmp", &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,

@@ -16,12 +16,45 @@ import (
 // A writable layer is a sparse file that holds an ext4 filesystem, whose size
 // and inode count are the sandbox's disk limit. Formatting one takes longer
 // than writing the few blocks that a fresh filesystem consists of, so there
-// is a template for each pair of size and inode count.
+// is a template for each kind.
 type layers struct {
 	dir string // of the templates
 
 	mu     sync.Mutex // held while a template is made
 	blocks map[string][]extent
+}
+
+// layerKind is what a fresh layer depends on.
+type layerKind struct {
+	bytes, inodes int64
+	durable       bool
+}
+
+func (k layerKind) name() string {
+	name := fmt.Sprintf("layer-%d-%d", k.bytes, k.inodes)
+	if k.durable {
+		name += "-journal"
+	}
+	return name
+}
+
+// options are those of mkfs.ext4. A fresh sparse file reads as zeros, so
+// neither inode tables nor a journal need writing. No reserve: all of the
+// limit is the sandbox's. What is written has to be written to every layer.
+func (k layerKind) options() []string {
+	all := []string{"-q", "-F", "-b", strconv.Itoa(blockSize), "-m", "0", "-N", strconv.FormatInt(k.inodes, 10)}
+	extended := "lazy_itable_init=1,nodiscard"
+	if k.durable {
+		// A small journal: it counts in the sandbox's disk.
+		all = append(all, "-O", "^resize_inode,sparse_super2", "-J", "size="+strconv.FormatInt(min(16, max(4, k.bytes>>20/64)), 10))
+		extended += ",lazy_journal_init=1,num_backup_sb=1"
+	} else {
+		// No journal and no copies of the superblock: a layer of a run does not
+		// outlive a crash.
+		all = append(all, "-O", "^has_journal,^resize_inode,sparse_super2")
+		extended += ",num_backup_sb=0"
+	}
+	return append(all, "-E", extended)
 }
 
 // extent is a run of a template's blocks.
@@ -49,8 +82,10 @@ func createLayer(path string, bytes int64) error {
 // finds the blocks in the device's cache. Were they written to the file, the
 // kernel would flush them to the disk when it attaches the device, and read
 // them again.
-func (l *layers) format(dev *os.File, bytes, inodes int64) error {
-	blocks, err := l.template(bytes, inodes)
+//
+// Of a durable one the blocks are on the disk when format returns.
+func (l *layers) format(dev *os.File, kind layerKind) error {
+	blocks, err := l.template(kind)
 	if err != nil {
 		return err
 	}
@@ -59,18 +94,21 @@ func (l *layers) format(dev *os.File, bytes, inodes int64) error {
 			return fmt.Errorf("formatting the writable layer: %w", err)
 		}
 	}
+	if kind.durable {
+		return dev.Sync()
+	}
 	return nil
 }
 
 // template returns the blocks of a fresh filesystem.
-func (l *layers) template(bytes, inodes int64) ([]extent, error) {
+func (l *layers) template(kind layerKind) ([]extent, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name := fmt.Sprintf("layer-%d-%d", bytes, inodes)
+	name := kind.name()
 	if blocks := l.blocks[name]; blocks != nil {
 		return blocks, nil
 	}
-	path, err := l.makeTemplate(name, bytes, inodes)
+	path, err := l.makeTemplate(kind)
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +124,9 @@ func (l *layers) template(bytes, inodes int64) ([]extent, error) {
 }
 
 // makeTemplate makes the file of a template, unless it is there.
-func (l *layers) makeTemplate(name string, bytes, inodes int64) (string, error) {
-	path := filepath.Join(l.dir, name)
-	if info, err := os.Stat(path); err == nil && info.Size() == bytes {
+func (l *layers) makeTemplate(kind layerKind) (string, error) {
+	path := filepath.Join(l.dir, kind.name())
+	if info, err := os.Stat(path); err == nil && info.Size() == kind.bytes {
 		return path, nil
 	}
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
@@ -100,19 +138,14 @@ func (l *layers) makeTemplate(name string, bytes, inodes int64) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	err = f.Truncate(bytes)
+	err = f.Truncate(kind.bytes)
 	f.Close()
 	if err != nil {
 		return "", err
 	}
-	// No journal and no copies of the superblock: a layer of a run does not
-	// outlive a crash. No reserve: all of the limit is the sandbox's. A fresh
-	// sparse file reads as zeros, so inode tables need no writing. What is
-	// written has to be written to every layer.
-	cmd := exec.Command(sbin("mkfs.ext4"), "-q", "-F", "-b", strconv.Itoa(blockSize), "-O", "^has_journal,^resize_inode,sparse_super2", "-m", "0",
-		"-N", strconv.FormatInt(inodes, 10), "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", part)
+	cmd := exec.Command(sbin("mkfs.ext4"), append(kind.options(), part)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("formatting a layer of %d MiB with %d inodes: %w: %s", bytes>>20, inodes, err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("formatting a layer of %d MiB with %d inodes: %w: %s", kind.bytes>>20, kind.inodes, err, strings.TrimSpace(string(out)))
 	}
 	// Every later layer is a copy of it: it must not come out of a power cut
 	// under its name and without its content.
@@ -155,61 +188,6 @@ func readSparse(path string) ([]extent, error) {
 		}
 		all = append(all, e)
 	}
-}
-
-// attachLoop attaches file to a free loop device that detaches itself when
-// the last user is gone. Close the device once it is mounted. A direct one
-// passes by the cache of the host's file system, if that one can.
-func attachLoop(file string, direct bool) (*os.File, error) {
-	back, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer back.Close()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("loop devices are not to be had (modprobe loop): %w", err)
-	}
-	defer control.Close()
-	config := &unix.LoopConfig{Fd: uint32(back.Fd()), Size: blockSize, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR}}
-	if direct {
-		config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO
-	}
-	// Others on the host look for free devices too: whoever configures one
-	// first has it, the other gets EBUSY and asks again.
-	for range 1000 {
-		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-		if err != nil {
-			return nil, fmt.Errorf("finding a free loop device: %w", err)
-		}
-		dev, err := openLoop(n)
-		if err != nil {
-			return nil, err
-		}
-		err = unix.IoctlLoopConfigure(int(dev.Fd()), config)
-		if err == nil {
-			return dev, nil
-		}
-		dev.Close()
-		if !errors.Is(err, unix.EBUSY) {
-			return nil, fmt.Errorf("attaching a loop device: %w", err)
-		}
-	}
-	return nil, errors.New("no free loop device after 1000 attempts")
-}
-
-// openLoop opens /dev/loop<n>, making the node where nothing else does, as in
-// a container.
-func openLoop(n int) (*os.File, error) {
-	path := fmt.Sprintf("/dev/loop%d", n)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(n)))); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, fmt.Errorf("making %s: %w", path, err)
-		}
-		f, err = os.OpenFile(path, os.O_RDWR, 0)
-	}
-	return f, err
 }
 
 // sbin finds a program that an ordinary PATH may lack.

@@ -205,6 +205,7 @@ type place struct{ id string }
 func (p place) dir() string    { return filepath.Join(runDir, p.id) }
 func (p place) layer() string  { return filepath.Join(p.dir(), "layer") }
 func (p place) rootfs() string { return filepath.Join(p.dir(), "rootfs") }
+func (p place) home() string   { return filepath.Join(p.dir(), "home") }
 func (p place) share() string  { return filepath.Join(p.dir(), "share") }
 
 // clear takes the mounts of a place away. Call it inside the namespace. It is
@@ -218,7 +219,7 @@ func (p place) clear() error {
 		return err
 	}
 	// The overlay first: it stands on the others.
-	targets := []string{p.rootfs()}
+	targets := []string{p.rootfs(), p.home()}
 	for _, e := range entries {
 		targets = append(targets, filepath.Join(p.dir(), e.Name()))
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"belljar/internal/agent"
 )
 
 // mountRootfs puts a root filesystem together at p: the read-only lower
@@ -31,10 +33,7 @@ func mountRootfs(p place, lower []string, upper, work string, userns *os.File) e
 		}
 		names = append(names, name)
 	}
-	// Off: what would tie the layers to each other or to a kernel, and
-	// what would answer to attributes that an image can carry.
-	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off,redirect_dir=off,xino=off",
-		strings.Join(names, ":"), upper, work)
+	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,%s", strings.Join(names, ":"), upper, work, overlayOptions)
 	if len(opts) >= unix.Getpagesize() {
 		return fmt.Errorf("the image has too many layers (%d) for one mount", len(lower))
 	}
@@ -85,44 +84,53 @@ func mountShare(dir, target string) error {
 	return nil
 }
 
-// mountLayer mounts a layer file, seen through the range's ids, and returns its
-// upper and work directories. On disk, a layer has the sandbox's own ids.
+// mountLayer mounts a layer file at target, seen through the range's ids. On
+// disk, a layer has the sandbox's own ids.
 //
 // With cgroup v2 the kernel charges a loop device's work to the writer: pages
 // of the layer file count in the sandbox's memory limit, beside those of the
 // files in the layer, and dirty ones cannot be given up at need. A writer that
 // is faster than the disk would be killed. Direct, there are no such pages.
-func mountLayer(file, target string, ids idRange, userns *os.File, cg cgroups, format func(dev *os.File) error) (upper, work string, err error) {
+func mountLayer(file, target string, userns *os.File, cg cgroups, options []string, format func(dev *os.File) error) error {
 	dev, err := attachLoop(file, cg.v2())
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	defer dev.Close() // the mount keeps the device; the device goes with it
 	if err := format(dev); err != nil {
-		return "", "", err
+		return err
 	}
 	if err := os.MkdirAll(target, 0o711); err != nil {
-		return "", "", err
+		return err
 	}
-	if err := mountExt4(dev.Name(), target, userns); err != nil {
-		return "", "", fmt.Errorf("mounting the writable layer: %w", err)
+	if err := mountExt4(dev.Name(), target, userns, options); err != nil {
+		return fmt.Errorf("mounting the writable layer: %w", err)
 	}
-	upper, work = filepath.Join(target, "upper"), filepath.Join(target, "work")
-	return upper, work, makeUpper(upper, work, ids)
+	return nil
 }
 
-func mountExt4(device, target string, userns *os.File) error {
+// Options of a layer's mount, which are flags or key=value. The kernel need not
+// fill inode tables with zeros, which the file reads as anyway.
+var (
+	// A layer of a run does not outlive a crash. So nothing is flushed to the
+	// disk when it is unmounted, which every run would wait for.
+	runOptions     = []string{"discard", "noinit_itable", "nobarrier"}
+	durableOptions = []string{"discard", "noinit_itable", "errors=remount-ro"}
+)
+
+func mountExt4(device, target string, userns *os.File, options []string) error {
 	fs, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fs)
 	err = unix.FsconfigSetString(fs, "source", device)
-	// A layer of a run does not outlive a crash. So nothing is flushed to the
-	// disk when it is unmounted, which every run would wait for, and the kernel
-	// need not fill inode tables with zeros, which the file reads as anyway.
-	for _, option := range []string{"discard", "nobarrier", "noinit_itable"} {
-		err = errors.Join(err, unix.FsconfigSetFlag(fs, option))
+	for _, option := range options {
+		if key, value, ok := strings.Cut(option, "="); ok {
+			err = errors.Join(err, unix.FsconfigSetString(fs, key, value))
+		} else {
+			err = errors.Join(err, unix.FsconfigSetFlag(fs, option))
+		}
 	}
 	if err = errors.Join(err, unix.FsconfigCreate(fs)); err != nil {
 		return err
@@ -135,6 +143,12 @@ func mountExt4(device, target string, userns *os.File) error {
 	return placeMapped(mount, device, target, 0, userns)
 }
 
+// Directories of a layer that overlays write to.
+const (
+	rootUpper, rootWork = "upper", "work"        // the root filesystem
+	homeUpper, homeWork = "sandbox", "home-work" // /sandbox, of a durable sandbox
+)
+
 // makeUpper makes the two directories that an overlay writes to, if missing,
 // owned by the range's root.
 func makeUpper(upper, work string, ids idRange) error {
@@ -145,6 +159,34 @@ func makeUpper(upper, work string, ids idRange) error {
 		if err := os.Chown(d, int(ids.base), int(ids.base)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// overlayOptions leave out what would tie the layers to each other or to a
+// kernel, and what would answer to attributes that an image can carry.
+const overlayOptions = "index=off,metacopy=off,redirect_dir=off,xino=off"
+
+// mountHome puts /sandbox of a durable sandbox together: what the image has
+// there, under the directory that the sandbox writes to. So it can be kept
+// where the rest of the root filesystem is not. Call it inside the mount
+// namespace.
+func mountHome(p place, image, upper, work string, userns *os.File) error {
+	lower := filepath.Join(p.dir(), "h0")
+	from := filepath.Join(image, agent.Workdir)
+	if st, err := os.Lstat(from); err == nil && st.IsDir() {
+		if err := mountMapped(from, lower, userns); err != nil {
+			return err
+		}
+	} else if err := os.MkdirAll(lower, 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.home(), 0o711); err != nil {
+		return err
+	}
+	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,%s", lower, upper, work, overlayOptions)
+	if err := unix.Mount("overlay", p.home(), "overlay", unix.MS_NODEV|unix.MS_NOSUID, opts); err != nil {
+		return fmt.Errorf("mounting /sandbox: %w", err)
 	}
 	return nil
 }

@@ -236,28 +236,27 @@ func (e *Engine) makeShare(dir string) error {
 	return err
 }
 
-// room lets a new sandbox in, or refuses it while the disk could not hold what
+// room lets a sandbox in, or refuses it while the disk could not hold what
 // all of them may still write. Only those count that were let in: of two that
-// find room for one, one gets it. A spare one leaves room for another.
+// find room for one, one gets it. A spare one leaves room for another, and a
+// durable one counts while it runs.
 func (e *Engine) room(b *box) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(e.dir, &st); err != nil {
 		return fmt.Errorf("looking at the disk: %w", err)
 	}
-	free, need := int64(st.Bavail)*st.Bsize, e.minFree+b.disk()
+	free, need := int64(st.Bavail)*st.Bsize, e.minFree+b.mayWrite()
 	if b.record.Spec.Spare {
 		need += b.disk()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, o := range e.boxes {
-		if !o.letIn {
-			continue
-		}
-		need += o.disk()
-		var layer unix.Stat_t
-		if err := unix.Stat(filepath.Join(e.sandboxDir(id), layerFile), &layer); err == nil {
-			need -= min(o.disk(), layer.Blocks*512)
+	if b.letIn {
+		return nil
+	}
+	for _, o := range e.boxes {
+		if o.letIn {
+			need += o.mayWrite()
 		}
 	}
 	if free < need {
@@ -265,6 +264,15 @@ func (e *Engine) room(b *box) error {
 	}
 	b.letIn = true
 	return nil
+}
+
+// mayWrite is by how much its layer may still grow, in bytes.
+func (b *box) mayWrite() int64 {
+	var layer unix.Stat_t
+	if err := unix.Stat(b.layer(), &layer); err != nil {
+		return b.disk()
+	}
+	return b.disk() - min(b.disk(), layer.Blocks*512)
 }
 
 // serverID returns the id kept in file, making one at first.

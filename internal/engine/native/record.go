@@ -24,7 +24,8 @@ type record struct {
 	Spec    engine.Spec `json:"spec"`
 	Digest  string      `json:"digest"`
 	Created time.Time   `json:"created"`
-	Slot    int         `json:"slot"`
+	// Slot is its range of ids. A durable one has none while it is stopped.
+	Slot int `json:"slot,omitempty"`
 	// Started is whether it ever ran, PID its process 1 while it runs and
 	// Birth when that one started, which tells it from a later process with
 	// the same number.
@@ -43,11 +44,35 @@ func (b *box) save() error {
 		return err
 	}
 	path := filepath.Join(b.e.sandboxDir(b.record.Spec.ID), recordFile)
-	err = os.WriteFile(path+recordPart, data, 0o600)
+	if b.durable() {
+		err = replaceFile(path, data)
+	} else {
+		err = quickReplace(path, data)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	return err
+}
+
+// replaceFile gives a file new content, which a power cut leaves whole: the old
+// or the new.
+func replaceFile(path string, data []byte) error {
+	if err := os.WriteFile(path+recordPart, data, 0o600); err != nil {
+		return err
+	}
+	if err := syncFile(path + recordPart); err != nil {
+		return err
+	}
+	if err := os.Rename(path+recordPart, path); err != nil {
+		return err
+	}
+	return syncFile(filepath.Dir(path))
+}
+
+// quickReplace is replaceFile without waiting for the disk.
+func quickReplace(path string, data []byte) error {
+	if err := os.WriteFile(path+recordPart, data, 0o600); err != nil {
 		return err
 	}
 	// A rename over the old one has ext4 write the new one to the disk at once,
@@ -73,7 +98,7 @@ func (e *Engine) readRecord(id string) (record, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, err
 	}
-	if r.Spec.ID != id || r.Slot == 0 {
+	if r.Spec.ID != id || r.Slot == 0 && !r.Spec.Durable {
 		return r, errors.New("its record is of another sandbox")
 	}
 	return r, nil
