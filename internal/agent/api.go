@@ -47,6 +47,9 @@ type JobSpec struct {
 	Dir string `json:"dir,omitempty"`
 	// Stdin is a file to read from, /dev/null if empty.
 	Stdin string `json:"stdin,omitempty"`
+	// Input makes standard input a pipe that WriteInput writes to, in the place
+	// of Stdin.
+	Input bool `json:"input,omitempty"`
 	// Timeout ends the job and everything it started. Every job has one.
 	Timeout time.Duration `json:"timeout"`
 	// Keep is how many bytes of each stream's head, and as many of its tail,
@@ -106,6 +109,38 @@ type Stream struct {
 	LogBytes int64  `json:"log_bytes,omitempty"`
 }
 
+// Cursor is how much of a job's output somebody has seen, in bytes.
+type Cursor struct {
+	Stdout int64 `json:"stdout"`
+	Stderr int64 `json:"stderr"`
+}
+
+// MaxChunk bounds the max of Client.Output.
+const MaxChunk = 1 << 20
+
+// Output is what a job has printed after a Cursor.
+type Output struct {
+	State  JobState `json:"state"`
+	Stdout Chunk    `json:"stdout"`
+	Stderr Chunk    `json:"stderr"`
+}
+
+// Chunk is a part of an output stream.
+type Chunk struct {
+	// From is where it begins. That is after the cursor if what lay between is
+	// not kept: it was beyond the log's bound and is no longer in the tail.
+	From int64  `json:"from"`
+	Data []byte `json:"data,omitempty"`
+	// Bytes is how long the stream is by now.
+	Bytes int64 `json:"bytes"`
+}
+
+// Next is the cursor after a chunk.
+func (c Chunk) Next() int64 { return c.From + int64(len(c.Data)) }
+
+// Next is the cursor after the output.
+func (o Output) Next() Cursor { return Cursor{o.Stdout.Next(), o.Stderr.Next()} }
+
 // FileInfo describes a regular file.
 type FileInfo struct {
 	// Path is relative to the directory that was listed, with slashes, as
@@ -158,7 +193,10 @@ type Listing struct {
 
 // Health is the agent's answer to a health check.
 type Health struct {
-	Version int   `json:"version"`
-	Jobs    int   `json:"jobs"` // running ones
+	Version int `json:"version"`
+	Jobs    int `json:"jobs"` // running ones
+	// Busy is how many jobs have processes: those that run, and those that have
+	// left some behind.
+	Busy    int   `json:"busy"`
 	Zombies int64 `json:"reaped"`
 }

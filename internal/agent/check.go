@@ -33,6 +33,8 @@ func (s *JobSpec) check() error {
 		return errors.New("job has no timeout")
 	case s.Keep < 0 || s.Keep > MaxKeep:
 		return fmt.Errorf("job keeps %d bytes: want 0 to %d", s.Keep, MaxKeep)
+	case s.Input && s.Stdin != "":
+		return errors.New("job has two standard inputs")
 	case s.LogBytes < 0:
 		return errors.New("job has a negative log size")
 	}
@@ -173,6 +175,22 @@ func (s *JobStatus) check(id string, keep int) error {
 		}
 		if st.Log != "" && (st.Log[0] != '/' || len(st.Log) > maxPath || strings.IndexByte(st.Log, 0) >= 0) {
 			return nonsense("log path %.100q", st.Log)
+		}
+	}
+	return nil
+}
+
+// check reports what cannot be the output after a cursor.
+func (o *Output) check(since Cursor, most int) error {
+	if o.State != JobRunning && o.State != JobWaiting && o.State != JobExited {
+		return nonsense("job state %.100q", o.State)
+	}
+	for _, c := range []struct {
+		Chunk
+		since int64
+	}{{o.Stdout, since.Stdout}, {o.Stderr, since.Stderr}} {
+		if c.From < c.since && len(c.Data) > 0 || len(c.Data) > most || c.Bytes < c.Next() || c.From < 0 {
+			return nonsense("output of %d bytes from %d in %d, after %d", len(c.Data), c.From, c.Bytes, c.since)
 		}
 	}
 	return nil

@@ -197,6 +197,51 @@ func (c *Client) SignalJob(ctx context.Context, id string, sig syscall.Signal) e
 	return nil
 }
 
+// WriteInput writes to the standard input of a job that was started with one,
+// and closes it behind the data if it is the last. It returns how much the
+// command's pipe took within ten seconds: what a command does not read fills it.
+// ErrNoInput if the job reads none.
+func (c *Client) WriteInput(ctx context.Context, id string, data []byte, last bool) (int64, error) {
+	if err := checkJobID(id); err != nil {
+		return 0, err
+	}
+	if len(data) > maxInput {
+		return 0, fmt.Errorf("writing to job %s: %d bytes at once: want at most %d", id, len(data), maxInput)
+	}
+	var taken inputTaken
+	query := url.Values{"close": {strconv.FormatBool(last)}}
+	if err := c.call(ctx, "POST", "jobs/"+id+"/input", query, bytes.NewReader(data), maxHeader, &taken); err != nil {
+		return 0, fmt.Errorf("writing to job %s: %w", id, err)
+	}
+	if taken.Bytes < 0 || taken.Bytes > int64(len(data)) {
+		return 0, nonsense("%d of %d bytes taken", taken.Bytes, len(data))
+	}
+	return taken.Bytes, nil
+}
+
+// Output returns what a job has printed after a cursor, at most max bytes of
+// each stream, which is at most MaxChunk. With wait it returns once there is
+// something, or the job has exited, or ctx or half a minute is over. ErrNoJob
+// if there is none.
+func (c *Client) Output(ctx context.Context, id string, since Cursor, max int, wait bool) (Output, error) {
+	if err := checkJobID(id); err != nil {
+		return Output{}, err
+	}
+	query := url.Values{
+		"stdout": {strconv.FormatInt(since.Stdout, 10)}, "stderr": {strconv.FormatInt(since.Stderr, 10)},
+		"max": {strconv.Itoa(max)},
+	}
+	if wait {
+		query.Set("wait", waitNews)
+	}
+	var out Output
+	limit := int64(2*((max+2)/3*4) + maxHeader)
+	if err := c.call(ctx, "GET", "jobs/"+id+"/output", query, nil, limit, &out); err != nil {
+		return Output{}, fmt.Errorf("reading the output of job %s: %w", id, err)
+	}
+	return out, out.check(since, max)
+}
+
 // WriteFile writes what r holds to path, an absolute one, with the permission
 // bits of mode. Missing parents are made with mode 0755. The file appears at
 // once when all is written, in the place of whatever had its name before.

@@ -22,6 +22,7 @@ type job struct {
 	id             string
 	timeout        time.Duration // until the gate opens, if there is one
 	gate           *gate         // nil if there is none
+	input          *input        // nil if it has none
 	stdout, stderr *output
 	supervisor     *child        // its end means that nothing of the job is left; nil for a sole one
 	control        *os.File      // to the supervisor
@@ -90,12 +91,15 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 			}
 		}
 	}()
-	stdin, err := s.openStdin(spec.Stdin)
+	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), running: make(chan struct{}), exited: make(chan struct{})}
+	stdin, err := s.openStdin(spec, j)
 	if err != nil {
 		return nil, err
 	}
 	theirs = append(theirs, stdin)
-	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), running: make(chan struct{}), exited: make(chan struct{})}
+	if j.input != nil {
+		ours = append(ours, j.input.pipe)
+	}
 	var ends [2]*os.File
 	for i, o := range []**output{&j.stdout, &j.stderr} {
 		if *o, ends[i], err = newOutput(spec.Keep); err != nil {
@@ -171,11 +175,17 @@ func (s *Server) env(extra []string) []string {
 	return env
 }
 
-func (s *Server) openStdin(path string) (*os.File, error) {
-	if path == "" {
+// openStdin returns what the command reads from; of a pipe, the job has the
+// other end.
+func (s *Server) openStdin(spec JobSpec, j *job) (f *os.File, err error) {
+	switch {
+	case spec.Input:
+		j.input, f, err = newInput()
+		return f, err
+	case spec.Stdin == "":
 		return os.Open(os.DevNull)
 	}
-	f, _, err := s.openRegular(path)
+	f, _, err = s.openRegular(spec.Stdin)
 	if err == nil {
 		err = unix.SetNonblock(int(f.Fd()), false)
 	}
@@ -233,6 +243,9 @@ func (s *Server) follow(j *job) {
 	close(j.exited)
 	if j.gate != nil {
 		j.gate.close()
+	}
+	if j.input != nil {
+		j.input.close()
 	}
 	s.retain(j)
 
@@ -352,6 +365,19 @@ func (s *Server) signal(j *job, sig syscall.Signal) error {
 		return errors.New("the job does not run")
 	}
 	return syscall.Kill(-j.pid, sig)
+}
+
+// state is where the job is now.
+func (j *job) state() JobState {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.outcome != nil:
+		return JobExited
+	case j.gate.waiting():
+		return JobWaiting
+	}
+	return JobRunning
 }
 
 // status describes the job as it is now.

@@ -28,7 +28,8 @@ type output struct {
 	keep   int
 	head   []byte
 	tail   ring
-	kept   Stream // the counters and the log's name
+	kept   Stream        // the counters and the log's name
+	news   chan struct{} // closed when more was taken; nil while nobody waits
 }
 
 // pipeSize lets a busy writer run on while the reader is not scheduled.
@@ -152,6 +153,10 @@ func (o *output) take(p []byte) {
 		return
 	}
 	o.kept.Bytes += int64(len(p))
+	if o.news != nil {
+		close(o.news)
+		o.news = nil
+	}
 	n := min(len(p), o.keep-len(o.head))
 	o.head = append(o.head, p[:n]...)
 	o.tail.write(p[n:])
@@ -203,6 +208,49 @@ func (o *output) stream() Stream {
 	s.Head = append([]byte(nil), o.head...)
 	s.Tail = o.tail.bytes()
 	return s
+}
+
+// since returns what came after the first at bytes, at most most of it, and
+// what is closed when there is more to have than now.
+func (o *output) since(at int64, most int) (Chunk, <-chan struct{}) {
+	o.mu.Lock()
+	total, logged := o.kept.Bytes, min(o.kept.LogBytes, o.kept.Bytes)
+	c := Chunk{From: min(max(at, 0), total), Bytes: total}
+	tail := total - int64(len(o.tail.buf))
+	switch {
+	case c.From < logged:
+		// From the file, below.
+	case c.From < int64(len(o.head)):
+		c.Data = append(c.Data, o.head[c.From:min(int64(len(o.head)), c.From+int64(most))]...)
+	default:
+		c.From = max(c.From, min(tail, total))
+		all := o.tail.bytes()
+		c.Data = append(c.Data, all[c.From-tail:min(int64(len(all)), c.From-tail+int64(most))]...)
+	}
+	if o.news == nil {
+		o.news = make(chan struct{})
+	}
+	news := o.news
+	o.mu.Unlock()
+	if c.From < logged {
+		c.Data = o.readLog(c.From, min(int64(most), logged-c.From))
+		if len(c.Data) == 0 { // somebody has removed it: go on behind
+			return o.since(logged, most)
+		}
+	}
+	return c, news
+}
+
+// readLog reads a part of the log, which a script may have changed or removed.
+func (o *output) readLog(from, n int64) []byte {
+	f, err := os.OpenFile(o.logPath, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	data := make([]byte, n)
+	got, _ := f.ReadAt(data, from)
+	return data[:got]
 }
 
 // written is how many bytes the command has written, those in the pipe

@@ -170,6 +170,8 @@ func (s *Server) handler() http.Handler {
 		"GET /v1/jobs/{id}":         s.serveJob,
 		"POST /v1/jobs/{id}/signal": s.serveSignal,
 		"POST /v1/jobs/{id}/open":   s.serveOpen,
+		"POST /v1/jobs/{id}/input":  s.serveInput,
+		"GET /v1/jobs/{id}/output":  s.serveOutput,
 		"PUT /v1/file":              s.serveWrite,
 		"PUT /v1/files":             s.serveWriteAll,
 		"GET /v1/file":              s.serveRead,
@@ -190,6 +192,7 @@ func (s *Server) handler() http.Handler {
 func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) error {
 	h := Health{Version: Version, Zombies: s.children.reaped.Load()}
 	s.mu.Lock()
+	h.Busy = len(s.live)
 	for j := range s.live {
 		select {
 		case <-j.exited:

@@ -15,6 +15,9 @@ import (
 var (
 	// ErrNoJob says that the agent knows no job of that id.
 	ErrNoJob = errors.New("no such job")
+	// ErrNoInput says that a job does not read what is written to it: it has no
+	// input, has closed it, or has ended.
+	ErrNoInput = errors.New("the job takes no input")
 	// ErrNoFile says that a file or directory does not exist.
 	ErrNoFile = errors.New("no such file")
 	// ErrNotPicture says that a file is in no known picture format, is
@@ -54,6 +57,7 @@ var refusals = []struct {
 }{
 	{ErrNoJob, "no_job", 404},
 	{ErrGate, "gate", 409},
+	{ErrNoInput, "no_input", 409},
 	{ErrNoFile, "no_file", 404},
 	{ErrNotPicture, "not_picture", 422},
 }
@@ -156,6 +160,7 @@ func treesOf(query url.Values) ([]Tree, error) {
 const (
 	waitExit = "exit"
 	waitGate = "gate" // or the exit
+	waitNews = "news" // of a job's output: more of it, or the exit
 )
 
 // longPoll is how long the agent holds a request that waits for a job.
