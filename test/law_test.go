@@ -61,12 +61,15 @@ func TestImportRules(t *testing.T) {
 		"internal/artifact":           {},
 		"internal/artifact/indextest": {"internal/artifact"},
 		"internal/web":                {"internal/artifact"},
-		"internal/sqlite":             {"internal/artifact"},
+		"internal/sqlite":             {"internal/artifact", "internal/job"},
 		"internal/engine/native":      {"internal/engine", "internal/agent", "internal/image"},
 		"internal/engine/enginetest":  {"internal/engine", "internal/agent"},
 		"internal/sandbox":            {"internal/engine", "internal/agent", "internal/artifact", "internal/lang", "internal/access"},
-		"internal/mcpserver":          {"internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
-		"internal/control":            {"internal/sandbox", "internal/access", "internal/image"},
+		"internal/workspace":          {"internal/sandbox", "internal/engine", "internal/agent", "internal/access"},
+		"internal/job":                {"internal/sandbox", "internal/workspace", "internal/engine", "internal/agent", "internal/access"},
+		"internal/job/jobtest":        {"internal/job"},
+		"internal/mcpserver":          {"internal/job", "internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
+		"internal/control":            {"internal/job", "internal/sandbox", "internal/access", "internal/image"},
 		"cmd/belljar-agent":           {"internal/agent"},
 	}
 	for _, p := range all {

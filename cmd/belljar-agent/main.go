@@ -3,6 +3,7 @@
 // that was restarted finds its jobs going on.
 //
 //	belljar-agent [SOCKET]
+//	belljar-agent workspace  the same in a workspace, which is its user's alone
 //	belljar-agent probe      ends at once: shows that a container can run
 package main
 
@@ -32,13 +33,19 @@ func main() {
 	if socket == "probe" {
 		return
 	}
-	if err := run(socket); err != nil {
+	runs := socket != agent.InWorkspace
+	if !runs {
+		socket = agent.Socket
+	}
+	if err := run(socket, runs); err != nil {
 		fmt.Fprintln(os.Stderr, "belljar-agent:", err)
 		os.Exit(1)
 	}
 }
 
-func run(socket string) error {
+// run serves, after making the directories that a script expects if runs is
+// set.
+func run(socket string, runs bool) error {
 	// Next to a script that takes all it can get, the agent stays small.
 	runtime.GOMAXPROCS(1)
 	debug.SetMemoryLimit(64 << 20)
@@ -49,8 +56,12 @@ func run(socket string) error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("closing the process to others: %w", err)
 	}
-	for _, dir := range []string{"input", "output"} {
-		if err := os.MkdirAll(filepath.Join(agent.Workdir, dir), 0o755); err != nil {
+	dirs := []string{agent.Workdir}
+	if runs {
+		dirs = append(dirs, filepath.Join(agent.Workdir, "input"), filepath.Join(agent.Workdir, "output"))
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}

@@ -16,11 +16,13 @@ import (
 	"belljar/internal/control"
 	"belljar/internal/engine/native"
 	"belljar/internal/image"
+	"belljar/internal/job"
 	"belljar/internal/lang"
 	"belljar/internal/mcpserver"
 	"belljar/internal/sandbox"
 	"belljar/internal/sqlite"
 	"belljar/internal/web"
+	"belljar/internal/workspace"
 )
 
 // app is the product, opened: open → mount → serve → close.
@@ -29,13 +31,15 @@ type app struct {
 	log  *slog.Logger
 	lock *os.File
 
-	table     lang.Table
-	db        *sqlite.DB
-	artifacts *artifact.Store
-	images    *image.Store
-	engine    *native.Engine
-	manager   *sandbox.Manager
-	metrics   *metrics
+	table      lang.Table
+	db         *sqlite.DB
+	artifacts  *artifact.Store
+	images     *image.Store
+	engine     *native.Engine
+	manager    *sandbox.Manager
+	workspaces *workspace.Manager
+	desk       *job.Desk
+	metrics    *metrics
 
 	// url is where MCP is served, once it is.
 	url string
@@ -94,8 +98,43 @@ func (a *app) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.metrics.registry.MustRegister(poolCollector{a.manager.Pool})
-	return a.manager.Start(ctx)
+	if err := a.manager.Start(ctx); err != nil {
+		return err
+	}
+	return a.openWorkspaces(ctx)
 }
+
+// openWorkspaces opens what lasts longer than a call.
+func (a *app) openWorkspaces(ctx context.Context) (err error) {
+	a.workspaces, err = workspace.Open(ctx, workspace.Options{
+		Engine: a.engine, ServerID: a.engine.ServerID(), Image: a.workspaceImage, Limits: a.cfg.workspaceLimits(),
+		IdleStop: time.Duration(a.cfg.IdleStop), Digest: a.digest, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.desk, err = job.Open(ctx, job.Options{
+		Runs: a.manager, Workspaces: a.workspaces, Store: a.db,
+		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes),
+		DefaultTimeout: time.Duration(a.cfg.ExecuteTimeout), MaxTimeout: time.Duration(a.cfg.MaxExecuteTimeout), Log: a.log,
+	})
+	return err
+}
+
+// workspaceImage is what a workspace starts from: the image that is made for
+// it, or, where that was not built, the one that runs start from.
+func (a *app) workspaceImage() string {
+	if a.cfg.WorkspaceImage != "" {
+		return a.cfg.WorkspaceImage
+	}
+	if _, err := a.images.Get(workbench); err == nil {
+		return workbench
+	}
+	return a.cfg.Image
+}
+
+// workbench is the image that is made for workspaces.
+const workbench = "workbench"
 
 // digest is what an image's name means now.
 func (a *app) digest(name string) (string, error) {
@@ -115,6 +154,12 @@ func (a *app) close() error {
 	if a.manager != nil {
 		errs = append(errs, a.manager.Close(ctx))
 	}
+	if a.desk != nil {
+		a.desk.Close()
+	}
+	if a.workspaces != nil {
+		a.workspaces.Close()
+	}
 	if a.engine != nil {
 		errs = append(errs, a.engine.Close())
 	}
@@ -131,7 +176,7 @@ func (a *app) close() error {
 func (a *app) mount() *web.Server {
 	s := a.mountLinks()
 	most := maxRequest(a.cfg.InputBytes)
-	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.manager), most),
+	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.backend()), most),
 		s.Local(), s.Budget(2*most), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
 	s.Handle("/metrics", a.metrics.handler(), s.Local())
 	return s
@@ -154,8 +199,22 @@ func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Ba
 	return mcpserver.New(mcpserver.Options{
 		Backend: backend, Version: version, Runtimes: table.Names(),
 		DefaultTimeout: time.Duration(cfg.DefaultTimeout), MaxTimeout: time.Duration(cfg.MaxTimeout),
-		Log: log,
+		CommandTimeout: time.Duration(cfg.ExecuteTimeout), MaxCommandTimeout: time.Duration(cfg.MaxExecuteTimeout),
+		Sets: cfg.Toolsets, Log: log,
 	})
+}
+
+// backend is what carries calls out.
+type backend struct {
+	*job.Desk
+	runs *sandbox.Manager
+}
+
+func (a *app) backend() backend { return backend{a.desk, a.manager} }
+
+// Runtimes lists the runtimes.
+func (b backend) Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error) {
+	return b.runs.Runtimes(ctx)
 }
 
 // serveLocal serves the local interface while f runs, and sweeps.
@@ -168,11 +227,12 @@ func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) err
 		Info: func() control.Info {
 			return control.Info{Version: version, PID: os.Getpid(), URL: a.url, Engine: a.engine.Properties().Engine}
 		},
-		Runner: a.manager, Images: imageKeeper{a.images, a.engine, a.manager}, Sweep: a.sweep,
+		Backend: a.backend(), Images: imageKeeper{a.images, a.engine, a.manager}, Sweep: a.sweep,
 		Artifacts: a.artifacts.Handler(), ArtifactPrefix: artifact.Prefix, Log: a.log,
 	}
 	local, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	defer context.AfterFunc(ctx, a.desk.Drain)()
 	go a.artifacts.Run(local)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(local, l) }()

@@ -19,6 +19,7 @@ import (
 
 	"belljar/internal/engine"
 	"belljar/internal/lang"
+	"belljar/internal/mcpserver"
 )
 
 // Config is every setting. Flags go over the environment, the environment
@@ -46,6 +47,17 @@ type Config struct {
 	Inodes  int64    `env:"BELLJAR_INODES" default:"65536" help:"Files of a sandbox."`
 	Network string   `env:"BELLJAR_NETWORK" default:"none" help:"Network of a sandbox; so far there is none."`
 	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
+
+	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,jobs" help:"Tools to offer: any of runs, workspace, jobs."`
+	WorkspaceImage    string   `env:"BELLJAR_WORKSPACE_IMAGE" help:"Image that workspaces start from. Default: workbench if there is one, else SANDBOX_IMAGE."`
+	ExecuteTimeout    seconds  `env:"BELLJAR_EXECUTE_TIMEOUT" default:"3600" help:"A command's time limit if it asks for none."`
+	MaxExecuteTimeout seconds  `env:"BELLJAR_MAX_EXECUTE_TIMEOUT" default:"604800" help:"The longest time limit that a command can ask for."`
+	IdleStop          seconds  `env:"BELLJAR_IDLE_STOP" default:"1800" help:"Time after which a workspace in which nothing runs is stopped; -1 for never. Its files stay."`
+	WorkspaceMemory   byteSize `env:"BELLJAR_WORKSPACE_MEMORY" default:"4GiB" help:"Memory of a workspace, swap and tmpfs included."`
+	WorkspaceCPUs     float64  `name:"workspace-cpus" env:"BELLJAR_WORKSPACE_CPUS" default:"2" help:"CPUs of a workspace."`
+	WorkspacePIDs     int64    `name:"workspace-pids" env:"BELLJAR_WORKSPACE_PIDS" default:"1024" help:"Processes and threads of a workspace."`
+	WorkspaceDisk     byteSize `env:"BELLJAR_WORKSPACE_DISK" default:"20GiB" help:"Disk of a workspace."`
+	WorkspaceInodes   int64    `env:"BELLJAR_WORKSPACE_INODES" default:"1310720" help:"Files of a workspace."`
 
 	InputBytes  byteSize `env:"BELLJAR_INPUT_BYTES" default:"64MiB" help:"Script, stdin and input files of a run together."`
 	MaxOutput   byteSize `name:"max-output-bytes" env:"MAX_OUTPUT_BYTES" default:"64KiB" help:"Text of stdout, and of stderr, in a result. The rest goes to a file."`
@@ -113,9 +125,21 @@ func (c *Config) check() error {
 		{"BELLJAR_OUTPUT_BYTES", c.OutputBytes > 0, "more than 0"},
 		{"BELLJAR_OUTPUT_QUOTA", c.OutputQuota > 0, "more than 0"},
 		{"BELLJAR_KEEP_ALIVE", c.KeepAlive >= 0, "0 or more"},
+		{"BELLJAR_MAX_EXECUTE_TIMEOUT", c.MaxExecuteTimeout > 0, "more than 0"},
+		{"BELLJAR_EXECUTE_TIMEOUT", c.ExecuteTimeout > 0 && c.ExecuteTimeout <= c.MaxExecuteTimeout, "more than 0 and at most BELLJAR_MAX_EXECUTE_TIMEOUT"},
+		{"BELLJAR_WORKSPACE_CPUS", c.WorkspaceCPUs > 0, "more than 0"},
+		{"BELLJAR_WORKSPACE_PIDS", c.WorkspacePIDs > 0, "at least 1"},
+		{"BELLJAR_WORKSPACE_MEMORY", c.WorkspaceMemory >= 16<<20, "at least 16MiB"},
+		{"BELLJAR_WORKSPACE_DISK", c.WorkspaceDisk >= 64<<20, "at least 64MiB"},
+		{"BELLJAR_WORKSPACE_INODES", c.WorkspaceInodes >= 512, "at least 512"},
 	} {
 		if !n.ok {
 			bad(n.name, "want %s", n.want)
+		}
+	}
+	for _, set := range c.Toolsets {
+		if !slices.Contains(mcpserver.Sets(), set) {
+			bad("BELLJAR_TOOLSETS", "%q: want any of %s, with commas between them", set, strings.Join(mcpserver.Sets(), ", "))
 		}
 	}
 	if len(c.StateDir) > 90 {
@@ -155,6 +179,13 @@ func (c *Config) outputDir() string {
 }
 
 func (c *Config) socket() string { return filepath.Join(c.StateDir, "belljar.sock") }
+
+func (c *Config) workspaceLimits() engine.Limits {
+	return engine.Limits{
+		Memory: int64(c.WorkspaceMemory), CPUs: c.WorkspaceCPUs, PIDs: c.WorkspacePIDs,
+		Disk: int64(c.WorkspaceDisk), Inodes: c.WorkspaceInodes,
+	}
+}
 
 func (c *Config) limits() engine.Limits {
 	return engine.Limits{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"belljar/internal/access"
 	"belljar/internal/control"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 )
 
@@ -38,11 +40,12 @@ func (c *runCmd) Run(s *session) error {
 	var code int
 	err = withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
 		done := spin("running " + c.File)
-		result, err := client.Run(s.ctx, request)
+		reply, err := client.Run(s.ctx, request, job.Wait{For: math.MaxInt64})
 		done()
 		if err != nil {
 			return err
 		}
+		result := reply.Script
 		code = result.ReturnCode
 		return c.show(s.ctx, client, result)
 	})

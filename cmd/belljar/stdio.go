@@ -55,7 +55,7 @@ func (a *app) serveStdio(s *session) error {
 		if err := a.manager.StartPool(); err != nil {
 			return err
 		}
-		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.manager) })
+		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.backend()) })
 	})
 }
 

@@ -28,6 +28,9 @@ const (
 	Binary = Mount + "/agent"
 	// Socket is where the agent dials the server.
 	Socket = Mount + "/agent.sock"
+	// InWorkspace is the argument of an agent that serves no runs, so that it
+	// makes no directories for them.
+	InWorkspace = "workspace"
 	// Workdir is where jobs start.
 	Workdir = "/sandbox"
 	// LogDir holds the jobs' full output, a directory per job.

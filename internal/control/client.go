@@ -44,11 +44,6 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 	return call[Info](ctx, c, "GET", "/v1/info", nil)
 }
 
-// Run runs a script, as sandbox.Manager does.
-func (c *Client) Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error) {
-	return call[*sandbox.Result](ctx, c, "POST", "/v1/run", r)
-}
-
 // Runtimes lists the runtimes, as sandbox.Manager does.
 func (c *Client) Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error) {
 	return call[[]sandbox.RuntimeInfo](ctx, c, "GET", "/v1/runtimes", nil)
@@ -72,17 +67,17 @@ func (c *Client) Sweep(ctx context.Context) (int, error) {
 
 // Build builds an image. Paths must be absolute: the server opens them.
 func (c *Client) Build(ctx context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
-	return one(c.progress(ctx, "/v1/images/build", o, p))
+	return follow[image.Event, image.Image](ctx, c, "/v1/images/build", o, p)
 }
 
 // Pull pulls an image from its registry.
 func (c *Client) Pull(ctx context.Context, ref string, p image.Progress) (image.Image, error) {
-	return one(c.progress(ctx, "/v1/images/pull", pullRequest{ref}, p))
+	return follow[image.Event, image.Image](ctx, c, "/v1/images/pull", pullRequest{ref}, p)
 }
 
 // Load loads the images of an archive. The path must be absolute.
 func (c *Client) Load(ctx context.Context, path string, p image.Progress) ([]image.Image, error) {
-	return c.progress(ctx, "/v1/images/load", loadRequest{path}, p)
+	return follow[image.Event, []image.Image](ctx, c, "/v1/images/load", loadRequest{path}, p)
 }
 
 // Artifact opens the file of an artifact URL of the owner's.
@@ -98,37 +93,28 @@ func (c *Client) Artifact(ctx context.Context, link string) (io.ReadCloser, erro
 	return resp.Body, nil
 }
 
-func one(images []image.Image, err error) (image.Image, error) {
-	if err != nil {
-		return image.Image{}, err
-	}
-	if len(images) != 1 {
-		return image.Image{}, fmt.Errorf("the server names %d images, want 1", len(images))
-	}
-	return images[0], nil
-}
-
-// progress makes a call that reports progress.
-func (c *Client) progress(ctx context.Context, path string, body any, p image.Progress) ([]image.Image, error) {
+// follow makes a call that reports events before its result.
+func follow[E, R any](ctx context.Context, c *Client, path string, body any, tell func(E)) (R, error) {
+	var none R
 	resp, err := c.do(ctx, "POST", path, body)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	defer resp.Body.Close()
 	lines := json.NewDecoder(bufio.NewReader(resp.Body))
 	for {
-		var e imageEvent
+		var e event[E, R]
 		switch err := lines.Decode(&e); {
-		case errors.Is(err, io.EOF):
-			return nil, errEnded
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return none, errEnded
 		case err != nil:
-			return nil, err
+			return none, err
 		case e.Failure != nil:
-			return nil, e.Failure.err()
+			return none, e.Failure.err()
 		case e.Event != nil:
-			p(*e.Event)
-		default:
-			return e.Images, nil
+			tell(*e.Event)
+		case e.Result != nil:
+			return *e.Result, nil
 		}
 	}
 }

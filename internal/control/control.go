@@ -13,15 +13,24 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
+	"belljar/internal/access"
 	"belljar/internal/image"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 )
 
-// Runner runs scripts; *sandbox.Manager is one, and so is a *Client.
-type Runner interface {
-	Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error)
+// Backend carries work out; a *Client is one, and so is what it is a client of.
+type Backend interface {
+	Run(ctx context.Context, r sandbox.Request, w job.Wait) (job.Reply, error)
 	Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error)
+	Execute(ctx context.Context, r job.CommandRequest, w job.Wait) (job.Reply, error)
+	Await(ctx context.Context, s access.Subject, id string, w job.Wait) (job.Reply, error)
+	Output(ctx context.Context, s access.Subject, id, since string, wait time.Duration) (job.Output, error)
+	Input(ctx context.Context, s access.Subject, id, text string, last bool) (taken int64, err error)
+	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
+	List(ctx context.Context, s access.Subject) ([]job.Job, error)
 }
 
 // Images builds and keeps images.
@@ -66,23 +75,38 @@ func (f *Failure) err() error {
 	return errors.New(f.Message)
 }
 
-// imageEvent is a line of the answer to a request that reports progress. The
-// last line has Images or Failure.
-type imageEvent struct {
-	Event   *image.Event  `json:"event,omitempty"`
-	Images  []image.Image `json:"images,omitempty"`
-	Failure *Failure      `json:"failure,omitempty"`
+// event is a line of the answer to a request that reports progress. The last
+// line has Result or Failure.
+type event[E, R any] struct {
+	Event   *E       `json:"event,omitempty"`
+	Result  *R       `json:"result,omitempty"`
+	Failure *Failure `json:"failure,omitempty"`
 }
 
-// pullRequest, loadRequest and image.BuildOptions are bodies of requests that
-// report progress.
-type pullRequest struct {
-	Ref string `json:"ref"`
-}
-
-type loadRequest struct {
-	Path string `json:"path"`
-}
+// Bodies of requests, besides types of other packages.
+type (
+	pullRequest struct {
+		Ref string `json:"ref"`
+	}
+	loadRequest struct {
+		Path string `json:"path"`
+	}
+	// waiting is a request whose answer is waited for.
+	waiting[Q any] struct {
+		Request Q             `json:"request"`
+		For     time.Duration `json:"for"`
+		Every   time.Duration `json:"every,omitempty"` // 0 for no progress
+	}
+	// jobRequest is about a job. Each call uses the fields it needs.
+	jobRequest struct {
+		ID     string        `json:"id"`
+		Since  string        `json:"since,omitempty"`
+		Wait   time.Duration `json:"wait,omitempty"`
+		Text   string        `json:"text,omitempty"`
+		Last   bool          `json:"last,omitempty"`
+		Signal string        `json:"signal,omitempty"`
+	}
+)
 
 // maxBody bounds the body of every call.
 const maxBody = 512 << 20

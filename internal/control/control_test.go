@@ -13,11 +13,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"belljar/internal/access"
 	"belljar/internal/image"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 )
 
@@ -35,29 +37,36 @@ func TestMain(m *testing.M) {
 
 // host is what stands behind the socket: it keeps what it was asked for.
 type host struct {
-	asked  sandbox.Request
-	abort  bool // breaks the connection off, as being killed does
-	result *sandbox.Result
-	err    error
-	images []image.Image
-	builds []image.BuildOptions
+	Backend // for what no test asks of it
+	asked   sandbox.Request
+	abort   bool // breaks the connection off, as being killed does
+	result  *sandbox.Result
+	err     error
+	images  []image.Image
+	builds  []image.BuildOptions
 }
 
-func (h *host) Run(_ context.Context, r sandbox.Request) (*sandbox.Result, error) {
+func (h *host) Run(_ context.Context, r sandbox.Request, w job.Wait) (job.Reply, error) {
 	h.asked = r
 	if h.abort {
 		panic(http.ErrAbortHandler)
 	}
-	return h.result, h.err
+	if w.Tell != nil {
+		w.Tell(job.Progress{Elapsed: w.Every, Line: "half of it"})
+	}
+	return job.Reply{Status: job.Exited, Script: h.result}, h.err
 }
 
 func (h *host) Runtimes(context.Context) ([]sandbox.RuntimeInfo, error) {
 	return []sandbox.RuntimeInfo{{Name: "bash"}}, h.err
 }
 
-func (h *host) List() ([]image.Image, error) { return h.images, h.err }
+// shelf is the host's images.
+type shelf struct{ *host }
 
-func (h *host) Remove(_ context.Context, ref string) error {
+func (h shelf) List() ([]image.Image, error) { return h.images, h.err }
+
+func (h shelf) Remove(_ context.Context, ref string) error {
 	for i, img := range h.images {
 		if img.Names[0] == ref {
 			h.images = append(h.images[:i:i], h.images[i+1:]...)
@@ -67,7 +76,7 @@ func (h *host) Remove(_ context.Context, ref string) error {
 	return image.ErrNotFound
 }
 
-func (h *host) Build(_ context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
+func (h shelf) Build(_ context.Context, o image.BuildOptions, p image.Progress) (image.Image, error) {
 	h.builds = append(h.builds, o)
 	for i := range 3 {
 		p(image.Event{Step: i + 1, Steps: 3, Text: "step"})
@@ -75,11 +84,11 @@ func (h *host) Build(_ context.Context, o image.BuildOptions, p image.Progress) 
 	return image.Image{Names: []string{o.Name}, Digest: "sha256:1"}, h.err
 }
 
-func (h *host) Pull(_ context.Context, ref string, p image.Progress) (image.Image, error) {
+func (h shelf) Pull(_ context.Context, ref string, p image.Progress) (image.Image, error) {
 	return image.Image{Names: []string{ref}}, h.err
 }
 
-func (h *host) Load(_ context.Context, path string, p image.Progress) ([]image.Image, error) {
+func (h shelf) Load(_ context.Context, path string, p image.Progress) ([]image.Image, error) {
 	return []image.Image{{Names: []string{path}}, {Names: []string{"b"}}}, h.err
 }
 
@@ -92,8 +101,8 @@ func serve(t *testing.T, h *host) string {
 		t.Fatal(err)
 	}
 	s := &Server{
-		Info:   func() Info { return Info{Version: "v", PID: 7} },
-		Runner: h, Images: h,
+		Info:    func() Info { return Info{Version: "v", PID: 7} },
+		Backend: h, Images: shelf{h},
 		Sweep: func(context.Context) (int, error) { return 3, h.err },
 		Artifacts: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			io.WriteString(w, r.Method+" "+r.URL.Path)
@@ -131,11 +140,15 @@ func TestCalls(t *testing.T) {
 	ctx := t.Context()
 	request := sandbox.Request{Subject: access.Subject{ID: "somebody"}, Runtime: "bash", Script: "x",
 		Inputs: []sandbox.Input{{Name: "d/f", Data: []byte{0, 200}}}, Timeout: 90}
-	got, err := c.Run(ctx, request)
+	var told []job.Progress
+	got, err := c.Run(ctx, request, job.Wait{For: time.Minute, Every: time.Second, Tell: func(p job.Progress) { told = append(told, p) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(h.result, got); d != "" {
+	if d := cmp.Diff([]job.Progress{{Elapsed: time.Second, Line: "half of it"}}, told); d != "" {
+		t.Errorf("progress (-sent +received):\n%s", d)
+	}
+	if d := cmp.Diff(h.result, got.Script); d != "" {
 		t.Errorf("result (-sent +received):\n%s", d)
 	}
 	request.Subject = access.Owner // whatever a caller says it is
@@ -185,13 +198,13 @@ func TestImages(t *testing.T) {
 func TestErrorsKeepTheirKind(t *testing.T) {
 	h := &host{err: &sandbox.RequestError{Message: "timeout 900 s: the maximum is 300 s"}}
 	c := dial(t, serve(t, h))
-	_, err := c.Run(t.Context(), sandbox.Request{})
+	_, err := c.Run(t.Context(), sandbox.Request{}, job.Wait{For: time.Minute})
 	var request *sandbox.RequestError
 	if !errors.As(err, &request) || request.Message != "timeout 900 s: the maximum is 300 s" {
 		t.Errorf("a refusal became %#v", err)
 	}
 	h.err = errors.New("disk on fire")
-	if _, err := c.Run(t.Context(), sandbox.Request{}); err == nil || errors.As(err, &request) || err.Error() != "disk on fire" {
+	if _, err := c.Run(t.Context(), sandbox.Request{}, job.Wait{For: time.Minute}); err == nil || errors.As(err, &request) || err.Error() != "disk on fire" {
 		t.Errorf("a failure became %#v", err)
 	}
 	if _, err := c.Build(t.Context(), image.BuildOptions{}, func(image.Event) {}); err == nil || err.Error() != "disk on fire" {
@@ -200,7 +213,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 }
 
 func TestServerEndsDuringACall(t *testing.T) {
-	_, err := dial(t, serve(t, &host{abort: true})).Run(t.Context(), sandbox.Request{})
+	_, err := dial(t, serve(t, &host{abort: true})).Run(t.Context(), sandbox.Request{}, job.Wait{})
 	if err == nil || !strings.Contains(err.Error(), "the server ended in the middle of the work") {
 		t.Errorf("got %v", err)
 	}
@@ -233,7 +246,7 @@ func callAsOther(path string) {
 		return
 	}
 	nothing := func(image.Event) {}
-	_, run := c.Run(ctx, sandbox.Request{})
+	_, run := c.Run(ctx, sandbox.Request{}, job.Wait{For: time.Minute})
 	_, list := c.Images(ctx)
 	_, build := c.Build(ctx, image.BuildOptions{}, nothing)
 	_, pull := c.Pull(ctx, "x", nothing)

@@ -15,15 +15,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"belljar/internal/access"
 	"belljar/internal/image"
-	"belljar/internal/sandbox"
 )
 
 // Server serves the local interface.
 type Server struct {
 	Info      func() Info
-	Runner    Runner
+	Backend   Backend
 	Images    Images
 	Sweep     func(context.Context) (removed int, err error)
 	Artifacts http.Handler // mounted at ArtifactPrefix
@@ -98,19 +96,21 @@ func (s *Server) shutdown(srv *http.Server) bool {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/info", answered(func(*http.Request) (any, error) { return s.Info(), nil }))
-	mux.Handle("GET /v1/runtimes", answered(func(r *http.Request) (any, error) { return s.Runner.Runtimes(r.Context()) }))
-	mux.Handle("POST /v1/run", answered(s.run))
+	mux.Handle("GET /v1/runtimes", answered(func(r *http.Request) (any, error) { return s.Backend.Runtimes(r.Context()) }))
+	s.mountJobs(mux)
 	mux.Handle("GET /v1/images", answered(func(*http.Request) (any, error) { return s.Images.List() }))
 	mux.Handle("DELETE /v1/images/{ref...}", admin(answered(func(r *http.Request) (any, error) {
 		return struct{}{}, s.Images.Remove(r.Context(), r.PathValue("ref"))
 	})))
 	mux.Handle("POST /v1/gc", admin(answered(func(r *http.Request) (any, error) { return s.Sweep(r.Context()) })))
-	mux.Handle("POST /v1/images/build", admin(progress(s.Images.Build)))
-	mux.Handle("POST /v1/images/pull", admin(progress(func(ctx context.Context, r pullRequest, p image.Progress) (image.Image, error) {
-		return s.Images.Pull(ctx, r.Ref, p)
+	mux.Handle("POST /v1/images/build", admin(stream(func(ctx context.Context, o image.BuildOptions, tell func(image.Event)) (image.Image, error) {
+		return s.Images.Build(ctx, o, tell)
 	})))
-	mux.Handle("POST /v1/images/load", admin(progressMany(func(ctx context.Context, r loadRequest, p image.Progress) ([]image.Image, error) {
-		return s.Images.Load(ctx, r.Path, p)
+	mux.Handle("POST /v1/images/pull", admin(stream(func(ctx context.Context, r pullRequest, tell func(image.Event)) (image.Image, error) {
+		return s.Images.Pull(ctx, r.Ref, tell)
+	})))
+	mux.Handle("POST /v1/images/load", admin(stream(func(ctx context.Context, r loadRequest, tell func(image.Event)) ([]image.Image, error) {
+		return s.Images.Load(ctx, r.Path, tell)
 	})))
 	mux.Handle("GET "+s.ArtifactPrefix, s.Artifacts)
 	return permit(http.MaxBytesHandler(mux, maxBody), func(p peer) bool { return p.known }, "the caller's credentials cannot be read")
@@ -140,24 +140,8 @@ func answered(f func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
-func (s *Server) run(r *http.Request) (any, error) {
-	var q sandbox.Request
-	if err := decode(r, &q); err != nil {
-		return nil, err
-	}
-	q.Subject = access.Owner // who may use the socket is the owner
-	return s.Runner.Run(r.Context(), q)
-}
-
-func progress[Q any](f func(context.Context, Q, image.Progress) (image.Image, error)) http.Handler {
-	return progressMany(func(ctx context.Context, q Q, p image.Progress) ([]image.Image, error) {
-		img, err := f(ctx, q, p)
-		return []image.Image{img}, err
-	})
-}
-
-// progressMany serves a call that streams events as JSON lines.
-func progressMany[Q any](f func(context.Context, Q, image.Progress) ([]image.Image, error)) http.Handler {
+// stream serves a call that reports events as JSON lines, and then its result.
+func stream[Q, E, R any](f func(ctx context.Context, q Q, tell func(E)) (R, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q Q
 		if err := decode(r, &q); err != nil {
@@ -166,18 +150,18 @@ func progressMany[Q any](f func(context.Context, Q, image.Progress) ([]image.Ima
 		}
 		var mu sync.Mutex
 		out, flush := json.NewEncoder(w), http.NewResponseController(w)
-		send := func(e imageEvent) {
+		send := func(e event[E, R]) {
 			mu.Lock()
 			defer mu.Unlock()
 			out.Encode(e)
 			flush.Flush()
 		}
-		images, err := f(r.Context(), q, func(e image.Event) { send(imageEvent{Event: &e}) })
+		result, err := f(r.Context(), q, func(e E) { send(event[E, R]{Event: &e}) })
 		if err != nil {
-			send(imageEvent{Failure: failureOf(err)})
+			send(event[E, R]{Failure: failureOf(err)})
 			return
 		}
-		send(imageEvent{Images: images})
+		send(event[E, R]{Result: &result})
 	})
 }
 

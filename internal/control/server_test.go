@@ -10,19 +10,20 @@ import (
 	"testing"
 	"time"
 
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 )
 
 // endless is a runner whose runs end with their context alone.
 type endless struct {
-	Runner
+	Backend
 	begun chan struct{}
 }
 
-func (e endless) Run(ctx context.Context, _ sandbox.Request) (*sandbox.Result, error) {
+func (e endless) Run(ctx context.Context, _ sandbox.Request, _ job.Wait) (job.Reply, error) {
 	close(e.begun)
 	<-ctx.Done()
-	return nil, ctx.Err()
+	return job.Reply{}, ctx.Err()
 }
 
 // noImages is for tests that ask for none.
@@ -37,7 +38,7 @@ func TestServeEnds(t *testing.T) {
 	}
 	runner := endless{begun: make(chan struct{})}
 	s := &Server{
-		Info: func() Info { return Info{} }, Runner: runner, Images: noImages{},
+		Info: func() Info { return Info{} }, Backend: runner, Images: noImages{},
 		Artifacts: http.NotFoundHandler(), ArtifactPrefix: "/files/",
 		Grace: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}
@@ -51,7 +52,7 @@ func TestServeEnds(t *testing.T) {
 	}
 	ran := make(chan error, 1)
 	go func() {
-		_, err := client.Run(t.Context(), sandbox.Request{})
+		_, err := client.Run(t.Context(), sandbox.Request{}, job.Wait{})
 		ran <- err
 	}()
 	<-runner.begun

@@ -65,7 +65,7 @@ func FuzzDecodeBase64(f *testing.F) {
 }
 
 func TestRunScriptRequest(t *testing.T) {
-	r, err := runScriptRequest(json.RawMessage(`{"runtime":"python","script":"1","input_files":{"b":"Yg","a/c":"YQ=="},"timeout":2.5,"stdin":null}`))
+	r, _, err := runScriptRequest(json.RawMessage(`{"runtime":"python","script":"1","input_files":{"b":"Yg","a/c":"YQ=="},"timeout":2.5,"stdin":null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestRunScriptRequest(t *testing.T) {
 		t.Errorf("request (-want +got):\n%s", diff)
 	}
 	for _, raw := range []string{`[]`, `"x"`, `{"runtime":`, `7`} {
-		if _, err := runScriptRequest(json.RawMessage(raw)); err == nil {
+		if _, _, err := runScriptRequest(json.RawMessage(raw)); err == nil {
 			t.Errorf("%s is taken for arguments", raw)
 		}
 	}

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"belljar/internal/engine"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 )
 
 // echoBackend is a backend without sandboxes. Its one language has a command
-// a script: print, files, picture, fail, hang, break.
+// a script: print, inputs, picture, fail, hang, break.
 type echoBackend struct {
+	Backend               // for what no test asks of it
 	hanging chan struct{} // receives when a script hangs
 	ended   chan error    // receives why a hanging script ended
 }
@@ -32,7 +34,15 @@ var receipt = engine.Receipt{
 	Network: "none",
 }
 
-func (e *echoBackend) Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error) {
+func (e *echoBackend) Run(ctx context.Context, r sandbox.Request, w job.Wait) (job.Reply, error) {
+	if w.Tell != nil {
+		w.Tell(job.Progress{Elapsed: time.Second, Limit: r.Timeout, Line: "half of it"})
+	}
+	res, err := e.run(ctx, r)
+	return job.Reply{ID: "job-echo", Kind: job.Script, Status: job.Exited, Script: res}, err
+}
+
+func (e *echoBackend) run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error) {
 	if r.Runtime != "echo" {
 		return nil, &sandbox.RequestError{Message: fmt.Sprintf("unknown runtime %q; known are echo", r.Runtime)}
 	}
@@ -70,8 +80,6 @@ func (e *echoBackend) Run(ctx context.Context, r sandbox.Request) (*sandbox.Resu
 		<-ctx.Done()
 		e.ended <- ctx.Err()
 		return nil, ctx.Err()
-	case "slow":
-		time.Sleep(50 * time.Millisecond) // a script that takes its time
 	case "break":
 		return nil, errors.New("dial unix /run/secret.sock: connection refused")
 	}

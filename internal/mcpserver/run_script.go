@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"belljar/internal/access"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -24,6 +26,7 @@ type runScriptArgs struct {
 	InputFiles map[string]string `json:"input_files,omitempty" jsonschema:"files for the script to read: name to content in base64; they stand in /sandbox/input, names may have directories"`
 	Timeout    float64           `json:"timeout,omitempty"`
 	Stdin      string            `json:"stdin,omitempty" jsonschema:"text for the script's standard input; empty if absent"`
+	Wait       *float64          `json:"wait,omitempty"`
 }
 
 func addRunScript(s *mcp.Server, o Options) {
@@ -40,25 +43,23 @@ func addRunScript(s *mcp.Server, o Options) {
 			OpenWorldHint:   &no,
 		},
 		InputSchema:  runScriptInput(o),
-		OutputSchema: schemaFor[sandbox.Result]("images"),
+		OutputSchema: replySchema(schemaFor[sandbox.Result]("images")),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		r, err := runScriptRequest(req.Params.Arguments)
+		r, wait, err := runScriptRequest(req.Params.Arguments)
 		if err != nil {
 			return failure(o.Log, runScript, err), nil
-		}
-		limit := r.Timeout
-		if limit == 0 {
-			limit = o.DefaultTimeout
 		}
 		ctx, cancel := whileAnswerable(ctx)
 		defer cancel()
-		end := keepPosted(ctx, req, o.ProgressEvery, limit)
-		res, err := o.Backend.Run(ctx, r)
-		end()
+		w, err := o.wait(ctx, req, wait, cmp.Or(r.Timeout, o.DefaultTimeout))
 		if err != nil {
 			return failure(o.Log, runScript, err), nil
 		}
-		return runScriptResult(res), nil
+		reply, err := o.Backend.Run(ctx, r, w)
+		if err != nil {
+			return failure(o.Log, runScript, err), nil
+		}
+		return o.replyResult(reply), nil
 	})
 }
 
@@ -68,29 +69,26 @@ func runScriptInput(o Options) *jsonschema.Schema {
 	for _, name := range o.Runtimes {
 		s.Properties["runtime"].Enum = append(s.Properties["runtime"].Enum, name)
 	}
-	timeout := s.Properties["timeout"]
-	timeout.Description = fmt.Sprintf("seconds until the script is ended; %g if absent, %g at most", o.DefaultTimeout.Seconds(), o.MaxTimeout.Seconds())
-	timeout.ExclusiveMinimum = new(float64)
-	if most := o.MaxTimeout.Seconds(); most > 0 {
-		timeout.Maximum = &most
-	}
+	describeTimeout(s.Properties["timeout"], "script", o.DefaultTimeout, o.MaxTimeout)
+	o.describeWait(s)
 	return s
 }
 
 // runScriptRequest reads the arguments of a call.
-func runScriptRequest(raw json.RawMessage) (sandbox.Request, error) {
+func runScriptRequest(raw json.RawMessage) (r sandbox.Request, wait *float64, err error) {
 	var a runScriptArgs
-	err := readArguments(runScript, raw, []argument{
+	err = readArguments(runScript, raw, []argument{
 		{"runtime", "a string", &a.Runtime},
 		{"script", "a string", &a.Script},
 		{"input_files", "an object of names and base64 strings", &a.InputFiles},
 		{"timeout", "a number of seconds", &a.Timeout},
 		{"stdin", "a string", &a.Stdin},
+		{"wait", "a number of seconds", &a.Wait},
 	})
 	if err != nil {
-		return sandbox.Request{}, err
+		return r, nil, err
 	}
-	r := sandbox.Request{
+	r = sandbox.Request{
 		// Until there is sign-in, every caller is the owner.
 		Subject: access.Owner,
 		Runtime: a.Runtime,
@@ -101,11 +99,11 @@ func runScriptRequest(raw json.RawMessage) (sandbox.Request, error) {
 	for name, text := range sorted(a.InputFiles) {
 		data, err := decodeBase64(text)
 		if err != nil {
-			return r, &sandbox.RequestError{Message: fmt.Sprintf("input file %q: %v", name, err)}
+			return r, nil, &sandbox.RequestError{Message: fmt.Sprintf("input file %q: %v", name, err)}
 		}
 		r.Inputs = append(r.Inputs, sandbox.Input{Name: name, Data: data})
 	}
-	return r, nil
+	return r, a.Wait, nil
 }
 
 // duration is a number of seconds as a Duration, without overflow. Only 0
@@ -119,9 +117,15 @@ func duration(seconds float64) time.Duration {
 	return d
 }
 
-// runScriptResult shows a result in each of the ways that clients read.
-func runScriptResult(res *sandbox.Result) *mcp.CallToolResult {
-	structured := *res
+// scriptOutput is what run_script says of a run that is over.
+type scriptOutput struct {
+	Status job.Status `json:"status"`
+	sandbox.Result
+}
+
+// scriptResult shows a result in each of the ways that clients read.
+func scriptResult(res *sandbox.Result) *mcp.CallToolResult {
+	structured := scriptOutput{job.Exited, *res}
 	structured.Images = nil
 	out := &mcp.CallToolResult{
 		Content:           []mcp.Content{&mcp.TextContent{Text: resultText(res)}},

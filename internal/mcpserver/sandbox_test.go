@@ -13,8 +13,11 @@ import (
 	"belljar/internal/artifact/indextest"
 	"belljar/internal/engine"
 	"belljar/internal/engine/enginetest"
+	"belljar/internal/job"
+	"belljar/internal/job/jobtest"
 	"belljar/internal/lang"
 	"belljar/internal/sandbox"
+	"belljar/internal/workspace"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -38,9 +41,10 @@ func inMemory(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
+	e := enginetest.NewMemory(t)
+	limits := engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000}
 	m, err := sandbox.New(sandbox.Options{
-		Engine: enginetest.NewMemory(t), Store: store, Table: table, ServerID: "s", Image: "mini",
-		Limits: engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000},
+		Engine: e, Store: store, Table: table, ServerID: "s", Image: "mini", Limits: limits,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,10 +52,34 @@ func inMemory(t *testing.T) Options {
 	if err := m.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close(context.Background()) })
-	o := testOptions(m)
+	workspaces, err := workspace.Open(t.Context(), workspace.Options{
+		Engine: e, ServerID: "s", Image: func() string { return "mini" }, Limits: limits,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	desk, err := job.Open(t.Context(), job.Options{Runs: m, Workspaces: workspaces, Store: &jobtest.Memory{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.Close(context.Background())
+		desk.Close()
+		workspaces.Close()
+	})
+	o := testOptions(deskBackend{desk, m})
 	o.Runtimes = table.Names()
 	return o
+}
+
+// deskBackend is a desk, with the runtimes of its runs.
+type deskBackend struct {
+	*job.Desk
+	runs *sandbox.Manager
+}
+
+func (b deskBackend) Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error) {
+	return b.runs.Runtimes(ctx)
 }
 
 // A script runs in a real sandbox of the in-memory engine, and what comes
@@ -76,6 +104,12 @@ func TestThroughSandbox(t *testing.T) {
 				"input_files": map[string]any{"in.txt": "Z2l2 ZW4"},
 			}, []string{"exit code 0", "stdout:\ngiven\n", "- big (application/octet-stream, 5000 bytes): http://host/", "- small (text/plain, 2 bytes):\n1\n"}},
 			{"run_script", map[string]any{"runtime": "bash", "script": "echo no >&2; exit 7"}, []string{"exit code 7", "stderr:\nno\n"}},
+			{"execute", map[string]any{"command": "echo out; cat; exit 3", "stdin": "in\n", "timeout": 20},
+				[]string{"exit code 3", "stdout:\nout\nin\n"}},
+			{"execute", map[string]any{"command": "echo $GREETING >kept; pwd; sleep 100", "env": map[string]any{"GREETING": "hi"}, "wait": 0.5},
+				[]string{"status: running", "it goes on as job job-", "stdout so far:\n/"}},
+			{"execute", map[string]any{"command": "cat kept"}, []string{"exit code 0", "stdout:\nhi\n"}},
+			{"job_list", nil, []string{"running", "in default: cat kept"}},
 			{"list_runtimes", nil, []string{"bash: Bash, version 5.", "limits of a run: memory 1024 MiB"}},
 		} {
 			res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.args})

@@ -4,14 +4,19 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
+	"belljar/internal/access"
+	"belljar/internal/job"
 	"belljar/internal/sandbox"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,9 +25,32 @@ import (
 // Backend carries out what the tools are asked for. An error of type
 // *sandbox.RequestError is shown to the caller; any other is not.
 type Backend interface {
-	Run(ctx context.Context, r sandbox.Request) (*sandbox.Result, error)
+	Run(ctx context.Context, r sandbox.Request, w job.Wait) (job.Reply, error)
 	Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error)
+	Execute(ctx context.Context, r job.CommandRequest, w job.Wait) (job.Reply, error)
+	Jobs
 }
+
+// Jobs look after what goes on. A job of another subject is answered as one
+// that does not exist.
+type Jobs interface {
+	Await(ctx context.Context, s access.Subject, id string, w job.Wait) (job.Reply, error)
+	Output(ctx context.Context, s access.Subject, id, since string, wait time.Duration) (job.Output, error)
+	Input(ctx context.Context, s access.Subject, id, text string, last bool) (taken int64, err error)
+	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
+	List(ctx context.Context, s access.Subject) ([]job.Job, error)
+}
+
+// Sets of tools, which can be left out, so that a client's context isn't filled
+// with what it has no use for.
+const (
+	SetRuns      = "runs"      // run_script, list_runtimes
+	SetWorkspace = "workspace" // execute
+	SetJobs      = "jobs"      // job_wait, job_output, job_input, job_kill, job_list
+)
+
+// Sets are the names of all sets of tools.
+func Sets() []string { return []string{SetRuns, SetWorkspace, SetJobs} }
 
 // Options configure a server.
 type Options struct {
@@ -33,6 +61,14 @@ type Options struct {
 	Runtimes       []string // names, sorted
 	DefaultTimeout time.Duration
 	MaxTimeout     time.Duration
+	// The same of commands.
+	CommandTimeout    time.Duration
+	MaxCommandTimeout time.Duration
+	// Sets are the sets of tools to offer; all if empty.
+	Sets []string
+	// Wait is how long a call waits for a job if it does not say; 45 s if zero,
+	// since common clients give up after 60 s.
+	Wait time.Duration
 
 	// ProgressEvery is the time between two progress notices of a call that
 	// asked for them; 5 s if zero.
@@ -45,13 +81,34 @@ type Options struct {
 // upgrade or the configuration only.
 const listTTL = 5 * time.Minute
 
-const instructions = `Belljar runs scripts in sealed, disposable Linux sandboxes.
-
-- run_script runs one script, always in a fresh sandbox: nothing of an earlier run is left, no variables and no files.
+const (
+	aboutRuns = `- run_script runs one script, always in a fresh sandbox: nothing of an earlier run is left, no variables and no files.
 - Write what should be given back (figures, tables, archives) to the directory output. Input files stand in the directory input. Both are in the working directory, /sandbox.
 - Files come back as links that expire. Give the user the links; do not print file contents as base64.
 - There is no network inside. list_runtimes tells what is installed.
-- A script that fails is a normal result: read its stderr, correct it, run it again.`
+- A script that fails is a normal result: read its stderr, correct it, run it again.
+`
+	aboutWorkspace = `- execute runs a bash command as root in a Linux machine that stays: files below /sandbox and installed packages are there the next time. Each call is a new bash.
+- What is started with setsid nohup cmd >log 2>&1 & goes on after the call.
+`
+	aboutJobs = `- A call that takes long answers with status running and a job_id: the work goes on. job_wait waits for its end, job_output reads on, job_kill ends it, job_list finds it again.
+`
+)
+
+// instructions tell a model what the tools that it has are for.
+func (o Options) instructions() string {
+	text := "Belljar runs code in sealed Linux sandboxes.\n"
+	for _, set := range []struct{ name, about string }{
+		{SetRuns, aboutRuns}, {SetWorkspace, aboutWorkspace}, {SetJobs, aboutJobs},
+	} {
+		if o.has(set.name) {
+			text += set.about
+		}
+	}
+	return strings.TrimSuffix(text, "\n")
+}
+
+func (o Options) has(set string) bool { return len(o.Sets) == 0 || slices.Contains(o.Sets, set) }
 
 // New returns a server with all tools. One server serves any number of
 // connections and callers.
@@ -59,15 +116,14 @@ func New(o Options) *mcp.Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.ProgressEvery == 0 {
-		o.ProgressEvery = 5 * time.Second
-	}
+	o.ProgressEvery = cmp.Or(o.ProgressEvery, 5*time.Second)
+	o.Wait = cmp.Or(o.Wait, 45*time.Second)
 	s := mcp.NewServer(&mcp.Implementation{
 		Name:    "belljar",
 		Title:   "Belljar",
 		Version: o.Version,
 	}, &mcp.ServerOptions{
-		Instructions: instructions,
+		Instructions: o.instructions(),
 		// Named in full, since the SDK's default offers logging, which is
 		// deprecated, and a notice of changes that never come.
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
@@ -75,8 +131,20 @@ func New(o Options) *mcp.Server {
 			c.TTLMs, c.CacheScope = int(listTTL.Milliseconds()), "private"
 		},
 	})
-	addRunScript(s, o)
-	addListRuntimes(s, o)
+	if o.has(SetRuns) {
+		addRunScript(s, o)
+		addListRuntimes(s, o)
+	}
+	if o.has(SetWorkspace) {
+		addExecute(s, o)
+	}
+	if o.has(SetJobs) {
+		addJobWait(s, o)
+		addJobOutput(s, o)
+		addJobInput(s, o)
+		addJobKill(s, o)
+		addJobList(s, o)
+	}
 	return s
 }
 
@@ -141,43 +209,5 @@ func failure(log *slog.Logger, tool string, err error) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
 		Content: []mcp.Content{&mcp.TextContent{Text: text}},
 		IsError: true,
-	}
-}
-
-// keepPosted sends progress notices for as long as ctx lasts, if the call
-// asked for them: clients take silence for a dead server. The returned
-// function ends them, and waits until none is being sent.
-func keepPosted(ctx context.Context, req *mcp.CallToolRequest, every time.Duration, limit time.Duration) (end func()) {
-	token := req.Params.GetProgressToken()
-	if token == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		begun := time.Now()
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			passed := time.Since(begun).Seconds()
-			err := req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-				ProgressToken: token,
-				Progress:      passed,
-				Message:       fmt.Sprintf("running for %.0f s of %.0f s at most", passed, limit.Seconds()),
-			})
-			if err != nil {
-				return // the client is gone
-			}
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }

@@ -81,7 +81,7 @@ func TestClients(t *testing.T) {
 		for _, tool := range list.Tools {
 			names = append(names, tool.Name)
 		}
-		if diff := cmp.Diff([]string{"list_runtimes", "run_script"}, names); diff != "" {
+		if diff := cmp.Diff([]string{"execute", "job_input", "job_kill", "job_list", "job_output", "job_wait", "list_runtimes", "run_script"}, names); diff != "" {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
 		res := run(t, s, map[string]any{"runtime": "echo", "script": "print out:", "stdin": "in", "timeout": 1.5})
@@ -146,7 +146,7 @@ func TestErrors(t *testing.T) {
 		want string
 	}{
 		{"runtime", map[string]any{"runtime": "cobol", "script": "x"}, `unknown runtime "cobol"; known are echo`},
-		{"unknown argument", map[string]any{"runtime": "echo", "script": "x", "file": 1}, `unknown argument "file"; run_script takes runtime, script, input_files, timeout, stdin`},
+		{"unknown argument", map[string]any{"runtime": "echo", "script": "x", "file": 1}, `unknown argument "file"; run_script takes runtime, script, input_files, timeout, stdin, wait`},
 		{"case of an argument", map[string]any{"Runtime": "echo"}, `unknown argument "Runtime"`},
 		{"string for a number", map[string]any{"runtime": "echo", "script": "x", "timeout": "60"}, `argument "timeout": want a number of seconds`},
 		{"number for a string", map[string]any{"runtime": "echo", "script": 1}, `argument "script": want a string`},
@@ -211,7 +211,6 @@ func TestListRuntimes(t *testing.T) {
 func TestProgress(t *testing.T) {
 	got := make(chan *mcp.ProgressNotificationParams, 100)
 	o := testOptions(newEchoBackend())
-	o.ProgressEvery = time.Millisecond
 	client := &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			select {
@@ -221,14 +220,14 @@ func TestProgress(t *testing.T) {
 		},
 	}
 	eachTransport(t, o, client, func(t *testing.T, s *mcp.ClientSession) {
-		params := &mcp.CallToolParams{Name: "run_script", Arguments: map[string]any{"runtime": "echo", "script": "slow"}}
+		params := &mcp.CallToolParams{Name: "run_script", Arguments: map[string]any{"runtime": "echo", "script": "print x"}}
 		params.SetProgressToken("t1")
 		if _, err := s.CallTool(t.Context(), params); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case p := <-got:
-			if p.ProgressToken != "t1" || p.Progress <= 0 || !strings.Contains(p.Message, "of 60 s at most") {
+			if p.ProgressToken != "t1" || p.Progress <= 0 || p.Message != "running for 1 s of 60 s at most: half of it" {
 				t.Errorf("progress: %+v", p)
 			}
 		case <-time.After(10 * time.Second):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math"
 	"path"
 	"slices"
@@ -62,6 +63,7 @@ type plan struct {
 	timeout time.Duration
 	placed  time.Time // when the run got its place
 	preload bool      // the script is one for which libraries are loaded
+	run     *Run      // what its callers have of it
 }
 
 func (m *Manager) plan(r Request) (plan, error) {
@@ -163,19 +165,19 @@ func cleanName(name string) (string, error) {
 	return clean, nil
 }
 
-// explain turns an engine's error into one for the caller where the caller,
+// Explain turns an engine's error into one for the caller where the caller,
 // or the operator they can talk to, can do something about it.
-func (m *Manager) explain(err error, image string) error {
+func Explain(log *slog.Logger, err error, image string) error {
 	var full *engine.HostFullError
 	switch {
 	case errors.As(err, &full):
-		m.o.Log.Warn("the host is too full for another sandbox", "err", err)
+		log.Warn("the host is too full for another sandbox", "err", err)
 		if full.Need == 0 {
 			return refuse("the server has as many sandboxes as it can have, so nothing was run; try again later")
 		}
 		return refuse("the server is short of room (%d MiB free, %d MiB must stay free), so nothing was run; try again later, or ask its operator to make room", full.Free>>20, full.Need>>20)
 	case errors.Is(err, engine.ErrNotRunning):
-		m.o.Log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)
+		log.Warn("a sandbox ended as soon as it began", "image", image, "err", err)
 		return refuse("nothing was run: a sandbox of the image %q ends as soon as it begins; the image may have a link or a file where /sandbox or /belljar should be a directory", image)
 	case errors.Is(err, engine.ErrNoImage):
 		return refuse("the image %q is not there yet; get it on the server: %s", image, HowToGet(image))

@@ -142,7 +142,7 @@ func (m *Manager) launchNow(ctx context.Context, b *box, spec engine.Spec) (*sea
 		}
 		var full *engine.HostFullError
 		if !errors.As(err, &full) || !m.pool.makeRoom(ctx, seen) {
-			return nil, m.explain(err, spec.Image)
+			return nil, Explain(m.o.Log, err, spec.Image)
 		}
 	}
 }

@@ -41,14 +41,20 @@ type seat struct {
 // with a *RequestError if the request cannot be carried out as it is. When
 // ctx ends, so does the run; the sandbox is removed in any case.
 func (m *Manager) Run(ctx context.Context, r Request) (*Result, error) {
-	p, err := m.plan(r)
+	run, err := m.Begin(r)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.begin(); err != nil {
-		return nil, err
+	defer context.AfterFunc(ctx, run.Cancel)()
+	<-run.Done()
+	if err := context.Cause(ctx); err != nil && run.err != nil {
+		return nil, fmt.Errorf("running a script: %w", err)
 	}
-	defer m.work.Done()
+	return run.Result()
+}
+
+// carryOut waits for a place and runs a script there.
+func (m *Manager) carryOut(ctx context.Context, p plan) (*Result, error) {
 	if err := m.slots.acquire(ctx); errors.Is(err, errBusy) {
 		return nil, m.busy()
 	} else if err != nil {
@@ -137,6 +143,8 @@ func (m *Manager) start(ctx context.Context, s *seat, p plan) (err error) {
 // run sees a script that has begun to its end.
 func (m *Manager) run(ctx context.Context, s *seat, p plan) (*Result, error) {
 	res := &Result{OutputFiles: []File{}, Limits: m.limits(s.receipt, p.timeout)}
+	p.run.seated(s.c)
+	defer p.run.seated(nil)
 	status, err := m.await(ctx, s.c, p)
 	res.DurationMS = time.Since(s.begun).Milliseconds()
 	switch {

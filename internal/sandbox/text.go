@@ -17,6 +17,14 @@ type text struct {
 	Exact bool
 }
 
+// Show makes text of a stream, for people and models to read: at most max bytes
+// and, if some had to be dropped, a line in their place that says how many, and
+// their number. Invalid UTF-8 is replaced, and no character is split.
+func Show(s agent.Stream, max int) (string, int64) {
+	t := show(s, max)
+	return t.String, t.Dropped
+}
+
 // show makes text of a stream: at most max bytes and, if some had to be
 // dropped, a line in their place that says how many. Invalid UTF-8 is
 // replaced, and no character is split.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,39 +135,48 @@ func TestNoDatabase(t *testing.T) {
 // before it.
 func TestMigrate(t *testing.T) {
 	db := openTest(t, filepath.Join(t.TempDir(), "belljar.db"))
-	first, err := migrations.ReadFile("migrations/0001_artifacts.sql")
+	files := fstest.MapFS{}
+	names, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := fstest.MapFS{"migrations/0001_artifacts.sql": {Data: first}}
-	step := func(name, text string) error {
-		files["migrations/"+name] = &fstest.MapFile{Data: []byte(text)}
-		return migrate(t.Context(), db.w, files)
+	for _, name := range names {
+		data, err := migrations.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = &fstest.MapFile{Data: data}
 	}
-	state := func() string {
-		var version, tables int
+	state := func() (version, tables int) {
 		row := db.r.QueryRow("SELECT (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema WHERE type = 'table')")
 		if err := row.Scan(&version, &tables); err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("version %d, %d tables", version, tables)
+		return version, tables
 	}
-	if err := step("0002_more.sql", "CREATE TABLE b (x) STRICT; oops"); err == nil {
+	first, tables := state()
+	step := func(number int, text string) error {
+		files[fmt.Sprintf("migrations/%04d_more.sql", first+number)] = &fstest.MapFile{Data: []byte(text)}
+		return migrate(t.Context(), db.w, files)
+	}
+	want := func(after string, version, more int) {
+		t.Helper()
+		if v, n := state(); v != first+version || n != tables+more {
+			t.Errorf("after %s: version %d and %d tables, want %d and %d", after, v, n, first+version, tables+more)
+		}
+	}
+	if err := step(1, "CREATE TABLE b (x) STRICT; oops"); err == nil {
 		t.Error("a broken migration passed")
 	}
-	if got := state(); got != "version 1, 1 tables" {
-		t.Errorf("after a broken migration: %s", got)
-	}
-	if err := step("0002_more.sql", "CREATE TABLE b (x TEXT) STRICT; CREATE TABLE c (x TEXT) STRICT;"); err != nil {
+	want("a broken migration", 0, 0)
+	if err := step(1, "CREATE TABLE b (x TEXT) STRICT; CREATE TABLE c (x TEXT) STRICT;"); err != nil {
 		t.Error(err)
 	}
-	if err := step("0003_data.sql", "INSERT INTO b VALUES ('1'); DROP TABLE c;"); err != nil {
+	if err := step(2, "INSERT INTO b VALUES ('1'); DROP TABLE c;"); err != nil {
 		t.Error(err)
 	}
-	if got := state(); got != "version 3, 2 tables" {
-		t.Errorf("after three migrations: %s", got)
-	}
-	if err := step("0005_gap.sql", "SELECT 1"); err == nil {
+	want("two migrations", 2, 1)
+	if err := step(4, "SELECT 1"); err == nil {
 		t.Error("a gap in the numbers passed")
 	}
 }

@@ -178,7 +178,7 @@ func (b *box) start(ctx context.Context) error {
 		}
 		err := b.e.writeConfig(p.dir(), container{
 			rootfs: p.rootfs(), ids: ids, group: b.e.group(id), dir: "/",
-			argv:   []string{agent.Binary},
+			argv:   b.argv(),
 			env:    agentEnv(b.img.Config.Env),
 			limits: b.record.Spec.Limits, spare: b.record.Spec.Spare,
 			mounts: b.ownMounts(p),
@@ -247,6 +247,14 @@ func (b *box) mount(p place, ids idRange) error {
 		}
 	}
 	return mountShare(filepath.Join(b.e.sandboxDir(p.id), shareDir), p.share())
+}
+
+// argv is process 1.
+func (b *box) argv() []string {
+	if b.durable() {
+		return []string{agent.Binary, agent.InWorkspace}
+	}
+	return []string{agent.Binary}
 }
 
 // ownMounts are what the sandbox sees beside the usual.

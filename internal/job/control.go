@@ -1,0 +1,192 @@
+package job
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"belljar/internal/access"
+	"belljar/internal/agent"
+)
+
+// Output returns what a job has printed after a cursor, all of it that is kept
+// if since is "". It waits up to w for something new if there is nothing and
+// the job goes on.
+func (d *Desk) Output(ctx context.Context, s access.Subject, id, since string, w time.Duration) (Output, error) {
+	at, err := readCursor(since)
+	if err != nil {
+		return Output{}, err
+	}
+	j, r, err := d.find(ctx, s, id)
+	if err != nil {
+		return Output{}, err
+	}
+	if j == nil {
+		return storedOutput(r, at)
+	}
+	most := max(1, min(d.o.MaxOutput, agent.MaxChunk))
+	ctx, cancel := context.WithTimeout(ctx, w+peekTime)
+	defer cancel()
+	end := d.o.Now().Add(w)
+	for {
+		wait := d.o.Now().Before(end)
+		asking, stop := context.WithTimeout(ctx, max(time.Until(end), peekTime))
+		out, err := j.work.output(asking, at, most, wait)
+		stop()
+		if err != nil {
+			return Output{}, err
+		}
+		if !wait || out.State == agent.JobExited || len(out.Stdout.Data)+len(out.Stderr.Data) > 0 {
+			return show(out, at), nil
+		}
+	}
+}
+
+// show makes text of a piece of output. A character that is not all there yet
+// is left for the next piece.
+func show(out agent.Output, at agent.Cursor) Output {
+	o := Output{Status: Running}
+	if out.State == agent.JobExited {
+		o.Status = Exited
+	}
+	next := out.Next()
+	for _, s := range []struct {
+		chunk agent.Chunk
+		since int64
+		next  *int64
+		to    *string
+	}{{out.Stdout, at.Stdout, &next.Stdout, &o.Stdout}, {out.Stderr, at.Stderr, &next.Stderr, &o.Stderr}} {
+		o.Missing += max(0, s.chunk.From-s.since)
+		data := s.chunk.Data
+		if o.Status == Running || *s.next < s.chunk.Bytes {
+			whole := wholeCharacters(data)
+			*s.next -= int64(len(data) - whole)
+			data = data[:whole]
+		}
+		*s.to = strings.ToValidUTF8(string(data), "\uFFFD")
+		o.More = o.More || *s.next < s.chunk.Bytes
+	}
+	o.Cursor = writeCursor(next)
+	return o
+}
+
+// wholeCharacters is how much of data does not end within a character.
+func wholeCharacters(data []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		if c := data[len(data)-n]; utf8.RuneStart(c) {
+			if !utf8.FullRune(data[len(data)-n:]) && len(data) > n {
+				return len(data) - n
+			}
+			break
+		}
+	}
+	return len(data)
+}
+
+// storedOutput is of a job that is over: the streams of its result, which are
+// all that is kept here.
+func storedOutput(r Record, at agent.Cursor) (Output, error) {
+	reply, err := ended(r)
+	if err != nil {
+		return Output{}, err
+	}
+	var stdout, stderr string
+	switch {
+	case reply.Command != nil:
+		stdout, stderr = reply.Command.Stdout, reply.Command.Stderr
+	case reply.Script != nil:
+		stdout, stderr = reply.Script.Stdout, reply.Script.Stderr
+	}
+	o := Output{Status: Exited, Cursor: writeCursor(agent.Cursor{Stdout: int64(len(stdout)), Stderr: int64(len(stderr))})}
+	o.Stdout = strings.ToValidUTF8(stdout[min(at.Stdout, int64(len(stdout))):], "")
+	o.Stderr = strings.ToValidUTF8(stderr[min(at.Stderr, int64(len(stderr))):], "")
+	return o, nil
+}
+
+// A cursor is opaque to callers, so that it can change.
+func writeCursor(c agent.Cursor) string {
+	data, _ := json.Marshal([]int64{c.Stdout, c.Stderr}) // of numbers
+	return base64.RawURLEncoding.EncodeToString(data)
+}
+
+func readCursor(text string) (agent.Cursor, error) {
+	if text == "" {
+		return agent.Cursor{}, nil
+	}
+	var at []int64
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || json.Unmarshal(data, &at) != nil || len(at) != 2 || at[0] < 0 || at[1] < 0 {
+		return agent.Cursor{}, refuse("since %q is no cursor; give the cursor of an earlier answer, or nothing to read from the beginning", clip(text))
+	}
+	return agent.Cursor{Stdout: at[0], Stderr: at[1]}, nil
+}
+
+// Input writes text to a job's standard input, and closes it behind the text if
+// it is the last. It returns how many bytes the job's pipe took.
+func (d *Desk) Input(ctx context.Context, s access.Subject, id, text string, last bool) (int64, error) {
+	j, r, err := d.find(ctx, s, id)
+	switch {
+	case err != nil:
+		return 0, err
+	case j == nil:
+		return 0, refuse("the job is over")
+	case r.Kind == Command && !r.Interactive:
+		return 0, refuse("the command was begun without an open standard input; begin it with interactive: true")
+	case len(text) > maxStdin:
+		return 0, refuse("text has %d bytes: at most %d are taken at once", len(text), maxStdin)
+	}
+	return j.work.input(ctx, text, last)
+}
+
+// killWait is how long Kill waits for the end of what it ended.
+const killWait = 10 * time.Second
+
+// Kill sends a signal to a job, TERM or KILL or any other name; KILL, which ""
+// is, ends all that the job has started. It returns how the job is afterwards:
+// after a signal that is meant to end it, it waits a little.
+func (d *Desk) Kill(ctx context.Context, s access.Subject, id, signal string) (Reply, error) {
+	sig, err := signalNumber(signal)
+	if err != nil {
+		return Reply{}, err
+	}
+	j, r, err := d.find(ctx, s, id)
+	if err != nil {
+		return Reply{}, err
+	}
+	if j == nil {
+		return ended(r)
+	}
+	if err := j.work.signal(ctx, sig); err != nil {
+		select {
+		case <-j.done: // by itself, meanwhile
+		default:
+			return Reply{}, err
+		}
+	}
+	w := Wait{For: killWait}
+	if !slices.Contains([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}, sig) {
+		w.For = 0
+	}
+	return d.wait(ctx, j, w)
+}
+
+func signalNumber(name string) (syscall.Signal, error) {
+	if name == "" {
+		return syscall.SIGKILL, nil
+	}
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, "SIG") {
+		full = "SIG" + full
+	}
+	if sig := unix.SignalNum(full); sig != 0 {
+		return sig, nil
+	}
+	return 0, refuse("signal %q: want a name such as TERM, INT, KILL, STOP or USR1", clip(name))
+}

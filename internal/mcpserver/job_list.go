@@ -1,0 +1,56 @@
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"belljar/internal/access"
+	"belljar/internal/job"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const jobList = "job_list"
+
+type jobListOutput struct {
+	Jobs []job.Job `json:"jobs"`
+}
+
+func addJobList(s *mcp.Server, o Options) {
+	s.AddTool(&mcp.Tool{
+		Name:         jobList,
+		Title:        "List jobs",
+		Description:  "Lists the jobs that run and the latest that ended, the newest first.",
+		Annotations:  readOnly("List jobs"),
+		InputSchema:  schemaFor[struct{}](),
+		OutputSchema: schemaFor[jobListOutput](),
+	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if err := readArguments(jobList, req.Params.Arguments, nil); err != nil {
+			return failure(o.Log, jobList, err), nil
+		}
+		list, err := o.Backend.List(ctx, access.Owner)
+		if err != nil {
+			return failure(o.Log, jobList, err), nil
+		}
+		return &mcp.CallToolResult{
+			Content:           []mcp.Content{&mcp.TextContent{Text: jobsText(list)}},
+			StructuredContent: jobListOutput{list},
+		}, nil
+	})
+}
+
+func jobsText(list []job.Job) string {
+	if len(list) == 0 {
+		return "no jobs"
+	}
+	var b strings.Builder
+	for _, j := range list {
+		fmt.Fprintf(&b, "%s %s, %s s", j.ID, j.Status, fmt.Sprintf("%.1f", j.Seconds))
+		if j.Sandbox != "" {
+			fmt.Fprintf(&b, ", in %s", j.Sandbox)
+		}
+		fmt.Fprintf(&b, ": %s\n", j.Title)
+	}
+	return b.String()
+}

@@ -1,0 +1,258 @@
+package workspace
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"belljar/internal/access"
+	"belljar/internal/agent"
+	"belljar/internal/engine"
+)
+
+// A box is one workspace.
+type box struct {
+	m       *Manager
+	id      string // for good
+	subject access.Subject
+	name    string
+	image   string
+	digest  string
+	created time.Time
+
+	mu      sync.Mutex // guards what follows; nothing else is taken while it is held
+	state   State
+	changed chan struct{} // closed at the next change of state
+	failed  error         // why the last start came to nothing
+	leases  int           // of those who work in it now
+	used    time.Time     // when somebody last did
+	link    *link         // to its agent, while it runs
+	receipt engine.Receipt
+}
+
+// Info describes a workspace.
+type Info struct {
+	ID      string    `json:"id"`
+	Name    string    `json:"name"`
+	State   State     `json:"state"`
+	Image   string    `json:"image"`
+	Created time.Time `json:"created"`
+	Used    time.Time `json:"used"`
+	// NewImage is whether the image's name means a newer one by now.
+	NewImage bool `json:"new_image,omitempty"`
+}
+
+func (b *box) info() Info {
+	digest, err := b.m.o.Digest(b.image)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Info{
+		ID: b.id, Name: b.name, State: b.state, Image: b.image, Created: b.created, Used: b.used,
+		NewImage: err == nil && b.digest != "" && digest != b.digest,
+	}
+}
+
+// What the steps of a workspace's life may take. The agent is hostile, so each
+// has an end.
+const (
+	startTime  = 60 * time.Second
+	stopTime   = 90 * time.Second
+	healthTime = 10 * time.Second
+)
+
+// link is a connection to a workspace's agent.
+type link struct {
+	*agent.Client
+	dead <-chan struct{} // closed when the connection has broken
+}
+
+// watchedConn notes when reading from it fails.
+type watchedConn struct {
+	net.Conn
+	once sync.Once
+	dead chan struct{}
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.once.Do(func() { close(c.dead) })
+	}
+	return n, err
+}
+
+// bring reaches the agent, in one way or another, for whoever waits for it. The
+// state is Starting; it is Running or Stopped afterwards.
+func (b *box) bring(how func(context.Context) (*link, error)) {
+	ctx, cancel := context.WithTimeout(b.m.base, startTime)
+	defer cancel()
+	begun := time.Now()
+	l, receipt, err := b.reach(ctx, how)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed = err; err != nil {
+		b.m.o.Log.Info("a workspace does not run", "workspace", b.id, "name", b.name, "reason", err)
+		b.to(Stopped)
+		return
+	}
+	b.link, b.receipt, b.used = l, receipt, b.m.o.Now()
+	b.to(Running)
+	b.m.background(func() { b.watch(l) })
+	b.m.o.Log.Debug("reached a workspace", "workspace", b.id, "name", b.name, "took", time.Since(begun))
+}
+
+func (b *box) reach(ctx context.Context, how func(context.Context) (*link, error)) (*link, engine.Receipt, error) {
+	l, err := how(ctx)
+	if err == nil {
+		var receipt engine.Receipt
+		if receipt, err = b.m.o.Engine.Inspect(ctx, b.id); err == nil {
+			return l, receipt, nil
+		}
+		l.Close()
+	}
+	return nil, engine.Receipt{}, b.m.explain(fmt.Errorf("reaching workspace %s: %w", b.id, err), b.image)
+}
+
+// startAgain starts a workspace that is stopped.
+func (b *box) startAgain(ctx context.Context) (*link, error) {
+	if err := b.m.o.Engine.Start(ctx, b.id); err != nil {
+		return nil, err
+	}
+	return b.connectAgain(ctx)
+}
+
+// connectAgain connects to a workspace that runs.
+func (b *box) connectAgain(ctx context.Context) (*link, error) {
+	conn, err := b.m.o.Engine.Connect(ctx, b.id)
+	if err != nil {
+		return nil, err
+	}
+	watched := &watchedConn{Conn: conn, dead: make(chan struct{})}
+	return &link{Client: agent.NewClient(watched), dead: watched.dead}, nil
+}
+
+// watch waits for the connection to break, and makes a new one if the workspace
+// still runs.
+func (b *box) watch(l *link) {
+	select {
+	case <-l.dead:
+	case <-b.m.base.Done():
+		return
+	}
+	b.mu.Lock()
+	ours := b.link == l && b.state == Running
+	if ours {
+		b.link = nil
+		b.to(Starting)
+	}
+	b.mu.Unlock()
+	l.Close()
+	if ours {
+		b.bring(b.connectAgain)
+	}
+}
+
+// stop ends what runs in the workspace. If it is on its way somewhere, that
+// comes first. With jobs in it, it is refused unless they are to be ended.
+func (b *box) stop(ctx context.Context, endJobs bool) error {
+	for {
+		b.mu.Lock()
+		state, changed := b.state, b.changed
+		if state == Running {
+			b.mu.Unlock()
+			return b.stopRunning(ctx, endJobs)
+		}
+		b.mu.Unlock()
+		switch state {
+		case Stopped:
+			return nil
+		case Deleting, Gone:
+			return refuse("the sandbox %q is being deleted", b.name)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (b *box) stopRunning(ctx context.Context, endJobs bool) error {
+	used := b.lastUse()
+	if !endJobs {
+		n, err := b.busy(ctx)
+		if err != nil {
+			return fmt.Errorf("asking workspace %s for its jobs: %w", b.id, err)
+		}
+		if n > 0 {
+			return refuse("%d jobs have processes running in the sandbox %q; wait for them, or say that they are to be ended", n, b.name)
+		}
+	}
+	b.mu.Lock()
+	// Whoever has come since the question may have left processes behind.
+	if !endJobs && (b.leases > 0 || b.used != used) {
+		b.mu.Unlock()
+		return refuse("somebody works in the sandbox %q now; wait, or say that it is to be ended", b.name)
+	}
+	err := b.to(Stopping)
+	l := b.link
+	b.link = nil
+	b.mu.Unlock()
+	if err != nil {
+		return busy(b, err)
+	}
+	l.Close()
+	// Whoever asked may go away; half a stop is none.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	err = b.m.o.Engine.Stop(ctx, b.id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failed = nil
+	b.to(Stopped)
+	if err != nil {
+		// The next start clears away what is left of it.
+		return fmt.Errorf("stopping workspace %s: %w", b.id, err)
+	}
+	b.m.o.Log.Info("stopped a workspace", "workspace", b.id, "name", b.name)
+	return nil
+}
+
+// busy asks the agent how many jobs have processes. That is no use of it.
+func (b *box) busy(ctx context.Context) (int, error) {
+	b.mu.Lock()
+	l, state := b.link, b.state
+	b.mu.Unlock()
+	if state != Running {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	h, err := l.Health(ctx)
+	return h.Busy, err
+}
+
+func (b *box) is(s State) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state == s
+}
+
+func (b *box) lastUse() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
+// letGo closes what this process holds of the workspace, which goes on.
+func (b *box) letGo() {
+	b.mu.Lock()
+	l := b.link
+	b.link = nil
+	b.mu.Unlock()
+	if l != nil {
+		l.Close()
+	}
+}
