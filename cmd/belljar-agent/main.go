@@ -52,10 +52,6 @@ func run(socket string, runs bool) error {
 	unix.Umask(0o022)
 	// Commands get three descriptors, whatever this process was started with.
 	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	// What a script may do to other processes, it may not do to this one.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("closing the process to others: %w", err)
-	}
 	dirs := []string{agent.Workdir}
 	if runs {
 		dirs = append(dirs, filepath.Join(agent.Workdir, "input"), filepath.Join(agent.Workdir, "output"))
@@ -69,7 +65,12 @@ func run(socket string, runs bool) error {
 	signal.Notify(end, syscall.SIGTERM)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 
-	s := agent.NewServer(agent.Options{})
+	s := agent.NewServer(agent.Options{Spare: !runs})
+	// What a script may do to other processes, it may not do to this one. Not
+	// before the server has opened what is then closed to this one as well.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("closing the process to others: %w", err)
+	}
 	go func() {
 		for {
 			s.Serve(dial(socket))

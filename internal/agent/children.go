@@ -18,6 +18,9 @@ type children struct {
 	reaped atomic.Int64 // orphans
 	sigs   chan os.Signal
 	done   chan struct{}
+	// victims is what openVictims opened before this process was closed to
+	// others.
+	victims *os.File
 
 	// mu is held while forking and while reaping, so that a process is known
 	// before it can be reaped, and no pid is signalled after it was.
@@ -40,6 +43,7 @@ func newChildren() *children {
 		done:    make(chan struct{}),
 		running: map[int]*child{},
 	}
+	c.victims, _ = openVictims()
 	signal.Notify(c.sigs, syscall.SIGCHLD)
 	go func() {
 		defer close(c.done)
@@ -55,6 +59,7 @@ func (c *children) close() {
 	signal.Stop(c.sigs)
 	close(c.sigs)
 	<-c.done
+	c.victims.Close()
 }
 
 // start runs this program's binary as a helper, with files as descriptors 0
@@ -77,7 +82,7 @@ func (c *children) start(argv []string, files ...*os.File) (*child, error) {
 func (c *children) startCommand(o order, files ...*os.File) (*child, *outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pid, failure := startCommand(o, descriptors(files))
+	pid, failure := startCommand(o, descriptors(files), c.victims)
 	if failure != nil {
 		return nil, failure
 	}

@@ -75,6 +75,9 @@ func (s *Server) startJob(spec JobSpec) error {
 		s.work.Go(j.gate.await)
 	}
 	s.work.Go(func() { s.follow(j) })
+	if j.supervisor != nil && s.opts.Spare {
+		s.work.Go(s.keepSpare)
+	}
 	return nil
 }
 
@@ -121,15 +124,11 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 		j.reports = s.runSole(o, stdin, ends[0], ends[1])
 		return j, nil
 	}
-	control, far, err := socketpair()
+	sup, err := s.supervisor(stdin, ends[0], ends[1])
 	if err != nil {
 		return nil, err
 	}
-	theirs, ours = append(theirs, far), append(ours, control)
-	if j.supervisor, err = s.children.start([]string{superviseName}, stdin, ends[0], ends[1], far); err != nil {
-		return nil, err
-	}
-	j.control = control
+	j.supervisor, j.control = sup.child, sup.control
 	j.reports = j.converse(o)
 	return j, nil
 }
@@ -190,16 +189,6 @@ func (s *Server) openStdin(spec JobSpec, j *job) (f *os.File, err error) {
 		err = unix.SetNonblock(int(f.Fd()), false)
 	}
 	return f, err
-}
-
-// socketpair returns an end for the agent and one for a supervisor.
-func socketpair() (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	unix.SetNonblock(fds[0], true) // to be awaited without a thread
-	return os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control"), nil
 }
 
 // follow sees a job to its end.

@@ -30,6 +30,9 @@ type Options struct {
 	// Env is the environment that jobs start from, as KEY=value; this
 	// process's own if nil.
 	Env []string
+	// Spare keeps a helper process ready, so that a job's command starts as
+	// soon as it is asked for.
+	Spare bool
 }
 
 // Server is the agent. It serves its API on any number of connections, one
@@ -47,7 +50,8 @@ type Server struct {
 	closed bool
 	jobs   map[string]*job
 	live   map[*job]bool // those whose supervisor runs
-	exited []*job        // the oldest first
+	spare  *supervisor
+	exited []*job // the oldest first
 	conns  map[net.Conn]bool
 }
 
@@ -66,7 +70,7 @@ func NewServer(opts Options) *Server {
 	if children.init {
 		reserveThreads(6) // for it must outlive a fork bomb
 	}
-	return &Server{
+	s := &Server{
 		opts:     opts,
 		children: children,
 		previews: make(chan struct{}, 2),
@@ -74,6 +78,8 @@ func NewServer(opts Options) *Server {
 		live:     map[*job]bool{},
 		conns:    map[net.Conn]bool{},
 	}
+	s.keepSpare()
+	return s
 }
 
 // Close ends all jobs with everything they started, closes the connections,
@@ -81,6 +87,7 @@ func NewServer(opts Options) *Server {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
+	s.dropSpare()
 	for c := range s.conns {
 		c.Close()
 	}

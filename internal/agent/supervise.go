@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 // Names under which the agent's binary runs as one of its helpers.
 const (
 	superviseName = "belljar-supervise"
+	superviseComm = "belljar-job" // 15 bytes at most
 	previewName   = "belljar-preview"
 )
 
@@ -62,7 +64,8 @@ type outcome struct {
 // left. As the subreaper of all of it, it is the ancestor by which the agent
 // finds processes that left their session or lost their parent.
 //
-// Its descriptors 0 to 2 are meant for the command.
+// It may be started before there is a command, and waits for its order. That
+// comes with the command's descriptors 0 to 2.
 func supervise(control *os.File) int {
 	// The command gets three descriptors, whatever the agent was started with.
 	unix.CloseOnExec(3)
@@ -76,20 +79,22 @@ func supervise(control *os.File) int {
 	if err != nil {
 		return 1
 	}
+	os.WriteFile("/proc/self/comm", []byte(superviseComm), 0) // for who looks at ps
+	victims, _ := openVictims()
+	// A command, though it may be root, gets no hold of this process.
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	files, err := receiveFiles(control)
+	if err != nil {
+		return 1
+	}
 	var o order
 	if err := json.NewDecoder(control).Decode(&o); err != nil {
 		return 1
 	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return 1
+	pid, failure := startCommand(o, descriptors(files), victims)
+	for _, f := range files {
+		f.Close()
 	}
-	pid, failure := startCommand(o, []uintptr{0, 1, 2})
-	for fd := range 3 {
-		unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC)
-	}
-	// The command, though it may be root, gets no hold of this process.
-	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	reports := json.NewEncoder(control)
 	if failure != nil {
 		reports.Encode(report{Exit: failure})
@@ -111,15 +116,59 @@ func supervise(control *os.File) int {
 	}
 }
 
+// sendFiles gives a supervisor the descriptors of its command, receiveFiles
+// takes them.
+func sendFiles(control *os.File, files []*os.File) error {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	raw, err := control.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) {
+		sent = unix.Sendmsg(int(fd), []byte{0}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	})
+	return errors.Join(err, sent)
+}
+
+func receiveFiles(control *os.File) ([]*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(3*4))
+	var n, oobn int
+	var err error
+	for {
+		n, oobn, _, _, err = unix.Recvmsg(int(control.Fd()), make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil || n != 1 {
+		return nil, errors.Join(err, io.ErrUnexpectedEOF) // the agent has no use for this process
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	files := make([]*os.File, len(fds))
+	for i, fd := range fds {
+		files[i] = os.NewFile(uintptr(fd), "command")
+	}
+	return files, err
+}
+
 // startCommand starts the command in a session of its own, with files as its
-// descriptors.
-func startCommand(o order, files []uintptr) (int, *outcome) {
+// descriptors. It is a likelier victim than this process when memory runs out,
+// if victims is that file.
+func startCommand(o order, files []uintptr, victims *os.File) (int, *outcome) {
 	if st, err := os.Stat(o.Dir); err != nil || !st.IsDir() {
 		return 0, &outcome{Code: 126, Error: fmt.Sprintf("working directory %s does not exist", o.Dir)}
 	}
 	path, err := lookPath(o.Argv[0], o.Env)
 	if err == nil {
-		defer preferVictims()()
+		defer preferVictims(victims)()
 		var pid int
 		pid, err = syscall.ForkExec(path, o.Argv, &syscall.ProcAttr{
 			Dir:   o.Dir,
@@ -137,21 +186,21 @@ func startCommand(o order, files []uintptr) (int, *outcome) {
 	return 0, &outcome{Code: 126, Error: fmt.Sprintf("%s: %v", o.Argv[0], err)}
 }
 
+// openVictims opens the file by which preferVictims works. A process that is
+// not dumpable cannot.
+func openVictims() (*os.File, error) { return os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0) }
+
 // preferVictims makes processes forked until undo is called more likely to be
 // killed when memory runs out than the agent and its supervisors.
-func preferVictims() (undo func()) {
-	f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_RDWR, 0)
-	if err != nil {
+func preferVictims(f *os.File) (undo func()) {
+	own := make([]byte, 16)
+	n, err := f.ReadAt(own, 0)
+	if n == 0 && err != nil {
 		return func() {} // a kindness to the agent, not a need of the job
 	}
-	own := make([]byte, 16)
-	n, _ := f.Read(own)
 	score, _ := strconv.Atoi(strings.TrimSpace(string(own[:n])))
-	f.WriteString(strconv.Itoa(max(score, 500)))
-	return func() {
-		f.WriteString(strconv.Itoa(score))
-		f.Close()
-	}
+	f.WriteAt([]byte(strconv.Itoa(max(score, 500))), 0)
+	return func() { f.WriteAt([]byte(strconv.Itoa(score)), 0) }
 }
 
 // lookPath finds a command as a shell does, in the PATH that it will have.

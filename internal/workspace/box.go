@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -92,8 +93,14 @@ func (b *box) bring(how func(context.Context) (*link, error)) {
 	l, receipt, err := b.reach(ctx, how)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.failed = err; err != nil {
-		b.m.o.Log.Info("a workspace does not run", "workspace", b.id, "name", b.name, "reason", err)
+	switch {
+	case errors.Is(err, errEnded):
+		b.m.o.Log.Info("a workspace has ended", "workspace", b.id, "name", b.name)
+		b.to(Stopped)
+		return
+	case err != nil:
+		b.m.o.Log.Warn("a workspace does not run", "workspace", b.id, "name", b.name, "err", err)
+		b.failed = err
 		b.to(Stopped)
 		return
 	}
@@ -112,19 +119,35 @@ func (b *box) reach(ctx context.Context, how func(context.Context) (*link, error
 		}
 		l.Close()
 	}
-	return nil, engine.Receipt{}, b.m.explain(fmt.Errorf("reaching workspace %s: %w", b.id, err), b.image)
+	return nil, engine.Receipt{}, fmt.Errorf("reaching workspace %s: %w", b.id, err)
 }
+
+// errEnded says that a workspace that ran does not run any more.
+var errEnded = errors.New("the workspace has ended")
 
 // startAgain starts a workspace that is stopped.
 func (b *box) startAgain(ctx context.Context) (*link, error) {
-	if err := b.m.o.Engine.Start(ctx, b.id); err != nil {
-		return nil, err
+	err := b.m.o.Engine.Start(ctx, b.id)
+	if err == nil {
+		var l *link
+		if l, err = b.connect(ctx); err == nil {
+			return l, nil
+		}
 	}
-	return b.connectAgain(ctx)
+	return nil, b.m.explain(err, b.image)
 }
 
-// connectAgain connects to a workspace that runs.
+// connectAgain connects to a workspace that runs. It fails with errEnded if it
+// does not any more.
 func (b *box) connectAgain(ctx context.Context) (*link, error) {
+	l, err := b.connect(ctx)
+	if errors.Is(err, engine.ErrNotRunning) || errors.Is(err, engine.ErrNotFound) {
+		err = errEnded
+	}
+	return l, err
+}
+
+func (b *box) connect(ctx context.Context) (*link, error) {
 	conn, err := b.m.o.Engine.Connect(ctx, b.id)
 	if err != nil {
 		return nil, err
@@ -220,6 +243,9 @@ func (b *box) stopRunning(ctx context.Context, endJobs bool) error {
 	return nil
 }
 
+// lingerTime is for the processes of a job that has just exited to be gone.
+const lingerTime = 300 * time.Millisecond
+
 // busy asks the agent how many jobs have processes. That is no use of it.
 func (b *box) busy(ctx context.Context) (int, error) {
 	b.mu.Lock()
@@ -230,8 +256,17 @@ func (b *box) busy(ctx context.Context) (int, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
-	h, err := l.Health(ctx)
-	return h.Busy, err
+	for end := time.Now().Add(lingerTime); ; {
+		h, err := l.Health(ctx)
+		if err != nil || h.Busy == 0 || h.Jobs > 0 || time.Now().After(end) {
+			return h.Busy, err
+		}
+		select {
+		case <-time.After(lingerTime / 20):
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
 }
 
 func (b *box) is(s State) bool {

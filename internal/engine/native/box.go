@@ -165,7 +165,14 @@ func (b *box) start(ctx context.Context) error {
 	if err := b.takeRange(); err != nil {
 		return err
 	}
-	server, err := listen(filepath.Join(b.e.sandboxDir(id), shareDir))
+	share := filepath.Join(b.e.sandboxDir(id), shareDir)
+	if b.durable() {
+		// It may have been made by an earlier version.
+		if err := b.e.makeShare(share); err != nil {
+			return err
+		}
+	}
+	server, err := listen(share)
 	if err != nil {
 		return err
 	}

@@ -224,16 +224,28 @@ func (e *Engine) claimWindow() error {
 	return os.WriteFile(file, []byte(strconv.Itoa(e.ids.window())), 0o600)
 }
 
-// makeShare makes the directory that a sandbox sees as agent.Mount.
+// makeShare makes the directory that a sandbox sees as agent.Mount, or gives it
+// the agent of this program in the place of an earlier one's.
 func (e *Engine) makeShare(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	err := os.Link(e.agent, filepath.Join(dir, "agent"))
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	path := filepath.Join(dir, "agent")
+	err := os.Link(e.agent, path)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	return err
+	there, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if ours, err := os.Stat(e.agent); err != nil || os.SameFile(ours, there) {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return os.Link(e.agent, path)
 }
 
 // room lets a sandbox in, or refuses it while the disk could not hold what
