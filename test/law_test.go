@@ -68,8 +68,8 @@ func TestImportRules(t *testing.T) {
 		"internal/workspace":          {"internal/sandbox", "internal/engine", "internal/agent", "internal/access"},
 		"internal/job":                {"internal/sandbox", "internal/workspace", "internal/engine", "internal/agent", "internal/access"},
 		"internal/job/jobtest":        {"internal/job"},
-		"internal/mcpserver":          {"internal/job", "internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
-		"internal/control":            {"internal/job", "internal/sandbox", "internal/access", "internal/image"},
+		"internal/mcpserver":          {"internal/job", "internal/workspace", "internal/sandbox", "internal/access", "internal/engine", "internal/lang"},
+		"internal/control":            {"internal/job", "internal/workspace", "internal/sandbox", "internal/agent", "internal/access", "internal/image"},
 		"cmd/belljar-agent":           {"internal/agent"},
 	}
 	for _, p := range all {

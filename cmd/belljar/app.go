@@ -204,19 +204,6 @@ func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Ba
 	})
 }
 
-// backend is what carries calls out.
-type backend struct {
-	*job.Desk
-	runs *sandbox.Manager
-}
-
-func (a *app) backend() backend { return backend{a.desk, a.manager} }
-
-// Runtimes lists the runtimes.
-func (b backend) Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error) {
-	return b.runs.Runtimes(ctx)
-}
-
 // serveLocal serves the local interface while f runs, and sweeps.
 func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) error {
 	l, err := control.Listen(a.cfg.socket())

@@ -48,7 +48,7 @@ type Config struct {
 	Network string   `env:"BELLJAR_NETWORK" default:"none" help:"Network of a sandbox; so far there is none."`
 	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
 
-	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,jobs" help:"Tools to offer: any of runs, workspace, jobs."`
+	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,jobs,sandboxes" help:"Tools to offer: any of runs, workspace, jobs, sandboxes."`
 	WorkspaceImage    string   `env:"BELLJAR_WORKSPACE_IMAGE" help:"Image that workspaces start from. Default: workbench if there is one, else SANDBOX_IMAGE."`
 	ExecuteTimeout    seconds  `env:"BELLJAR_EXECUTE_TIMEOUT" default:"3600" help:"A command's time limit if it asks for none."`
 	MaxExecuteTimeout seconds  `env:"BELLJAR_MAX_EXECUTE_TIMEOUT" default:"604800" help:"The longest time limit that a command can ask for."`

@@ -28,6 +28,11 @@ type cli struct {
 	Stdio    stdioCmd    `cmd:"" help:"Serve MCP on standard input and output."`
 	Run      runCmd      `cmd:"" help:"Run a script and write its files to a directory."`
 	Runtimes runtimesCmd `cmd:"" name:"list-runtimes" help:"List the runtimes."`
+	Exec     execCmd     `cmd:"" help:"Execute a command in a workspace."`
+	PS       psCmd       `cmd:"" name:"ps" help:"List the jobs that run."`
+	Logs     logsCmd     `cmd:"" help:"Print what a job has printed, until it ends."`
+	Kill     killCmd     `cmd:"" help:"End a job."`
+	Sandbox  sandboxCmd  `cmd:"" help:"List, make, stop and delete workspaces."`
 	Image    imageCmd    `cmd:"" help:"Build, pull, load, list and remove images."`
 	GC       gcCmd       `cmd:"" name:"gc" help:"Remove expired files and what a crash left; for a timer."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`

@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"belljar/internal/access"
+	"belljar/internal/agent"
 	"belljar/internal/image"
 	"belljar/internal/job"
 	"belljar/internal/sandbox"
+	"belljar/internal/workspace"
 )
 
 // Backend carries work out; a *Client is one, and so is what it is a client of.
@@ -31,6 +33,16 @@ type Backend interface {
 	Input(ctx context.Context, s access.Subject, id, text string, last bool) (taken int64, err error)
 	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
 	List(ctx context.Context, s access.Subject) ([]job.Job, error)
+	Read(ctx context.Context, s access.Subject, id string, since agent.Cursor, max int, wait time.Duration) (agent.Output, error)
+	Sandboxes
+}
+
+// Sandboxes keeps workspaces, which users call sandboxes.
+type Sandboxes interface {
+	ListSandboxes(ctx context.Context, s access.Subject) ([]workspace.Info, error)
+	CreateSandbox(ctx context.Context, s access.Subject, name, image string) (workspace.Info, error)
+	StopSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) (workspace.Info, error)
+	DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error
 }
 
 // Images builds and keeps images.
@@ -105,6 +117,13 @@ type (
 		Text   string        `json:"text,omitempty"`
 		Last   bool          `json:"last,omitempty"`
 		Signal string        `json:"signal,omitempty"`
+		Cursor agent.Cursor  `json:"cursor,omitzero"`
+		Max    int           `json:"max,omitempty"`
+	}
+	sandboxRequest struct {
+		Name    string `json:"name"`
+		Image   string `json:"image,omitempty"`
+		EndJobs bool   `json:"end_jobs,omitempty"`
 	}
 )
 

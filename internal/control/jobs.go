@@ -3,11 +3,12 @@ package control
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"belljar/internal/access"
+	"belljar/internal/agent"
 	"belljar/internal/job"
 	"belljar/internal/sandbox"
-	"time"
 )
 
 // mountJobs mounts the calls about runs, commands and jobs. Who may use the
@@ -29,6 +30,9 @@ func (s *Server) mountJobs(mux *http.ServeMux) {
 	}))
 	mux.Handle("POST /v1/jobs/output", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Output(ctx, access.Owner, q.ID, q.Since, q.Wait)
+	}))
+	mux.Handle("POST /v1/jobs/read", asked(func(ctx context.Context, q jobRequest) (any, error) {
+		return s.Backend.Read(ctx, access.Owner, q.ID, q.Cursor, q.Max, q.Wait)
 	}))
 	mux.Handle("POST /v1/jobs/input", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Input(ctx, access.Owner, q.ID, q.Text, q.Last)
@@ -84,6 +88,11 @@ func (c *Client) List(ctx context.Context, _ access.Subject) ([]job.Job, error) 
 // Output reads what a job has printed, as job.Desk does.
 func (c *Client) Output(ctx context.Context, _ access.Subject, id, since string, wait time.Duration) (job.Output, error) {
 	return call[job.Output](ctx, c, "POST", "/v1/jobs/output", jobRequest{ID: id, Since: since, Wait: wait})
+}
+
+// Read reads what a job has printed byte by byte, as job.Desk does.
+func (c *Client) Read(ctx context.Context, _ access.Subject, id string, since agent.Cursor, max int, wait time.Duration) (agent.Output, error) {
+	return call[agent.Output](ctx, c, "POST", "/v1/jobs/read", jobRequest{ID: id, Cursor: since, Max: max, Wait: wait})
 }
 
 // Input writes to a job, as job.Desk does.

@@ -98,6 +98,7 @@ func (s *Server) handler() http.Handler {
 	mux.Handle("GET /v1/info", answered(func(*http.Request) (any, error) { return s.Info(), nil }))
 	mux.Handle("GET /v1/runtimes", answered(func(r *http.Request) (any, error) { return s.Backend.Runtimes(r.Context()) }))
 	s.mountJobs(mux)
+	s.mountSandboxes(mux)
 	mux.Handle("GET /v1/images", answered(func(*http.Request) (any, error) { return s.Images.List() }))
 	mux.Handle("DELETE /v1/images/{ref...}", admin(answered(func(r *http.Request) (any, error) {
 		return struct{}{}, s.Images.Remove(r.Context(), r.PathValue("ref"))

@@ -16,8 +16,8 @@ import (
 	"belljar/internal/agent"
 )
 
-// Output returns what a job has printed after a cursor, all of it that is kept
-// if since is "". It waits up to w for something new if there is nothing and
+// Output returns what a job has printed after a cursor, from the beginning if
+// since is "". It waits up to w for something new if there is nothing and
 // the job goes on.
 func (d *Desk) Output(ctx context.Context, s access.Subject, id, since string, w time.Duration) (Output, error) {
 	at, err := readCursor(since)
@@ -28,25 +28,72 @@ func (d *Desk) Output(ctx context.Context, s access.Subject, id, since string, w
 	if err != nil {
 		return Output{}, err
 	}
-	if j == nil {
-		return storedOutput(r, at)
+	out, err := d.read(ctx, j, r, at, max(1, min(d.o.MaxOutput, agent.MaxChunk)), w)
+	if err != nil {
+		return Output{}, err
 	}
-	most := max(1, min(d.o.MaxOutput, agent.MaxChunk))
+	return show(out, at), nil
+}
+
+// Read is Output with the bytes as they are, at most max of each stream, which
+// is at most agent.MaxChunk.
+func (d *Desk) Read(ctx context.Context, s access.Subject, id string, since agent.Cursor, max int, w time.Duration) (agent.Output, error) {
+	j, r, err := d.find(ctx, s, id)
+	if err != nil {
+		return agent.Output{}, err
+	}
+	return d.read(ctx, j, r, since, max, w)
+}
+
+func (d *Desk) read(ctx context.Context, j *live, r Record, at agent.Cursor, most int, w time.Duration) (agent.Output, error) {
+	if j == nil {
+		return d.readEnded(ctx, r, at, most)
+	}
 	ctx, cancel := context.WithTimeout(ctx, w+peekTime)
 	defer cancel()
-	end := d.o.Now().Add(w)
+	end := time.Now().Add(w)
 	for {
-		wait := d.o.Now().Before(end)
-		asking, stop := context.WithTimeout(ctx, max(time.Until(end), peekTime))
-		out, err := j.work.output(asking, at, most, wait)
+		left := time.Until(end)
+		asking, stop := context.WithTimeout(ctx, max(left, peekTime))
+		out, err := j.work.output(asking, at, most, left > 0)
 		stop()
-		if err != nil {
-			return Output{}, err
-		}
-		if !wait || out.State == agent.JobExited || len(out.Stdout.Data)+len(out.Stderr.Data) > 0 {
-			return show(out, at), nil
+		if err != nil || left <= 0 || out.State == agent.JobExited || len(out.Stdout.Data)+len(out.Stderr.Data) > 0 {
+			return out, err
 		}
 	}
+}
+
+// readEnded reads the output of a job that is over: all that its agent has, as
+// long as that remembers the job, and otherwise what its result has.
+func (d *Desk) readEnded(ctx context.Context, r Record, at agent.Cursor, most int) (agent.Output, error) {
+	if r.Kind == Command {
+		ctx, cancel := context.WithTimeout(ctx, peekTime)
+		defer cancel()
+		if out, err := (&command{d: d, j: &live{Record: r}}).output(ctx, at, most, false); err == nil {
+			return out, nil
+		}
+	}
+	reply, err := ended(r)
+	if err != nil {
+		return agent.Output{}, err
+	}
+	var stdout, stderr string
+	switch {
+	case reply.Command != nil:
+		stdout, stderr = reply.Command.Stdout, reply.Command.Stderr
+	case reply.Script != nil:
+		stdout, stderr = reply.Script.Stdout, reply.Script.Stderr
+	}
+	return agent.Output{State: agent.JobExited, Stdout: storedChunk(stdout, at.Stdout, most), Stderr: storedChunk(stderr, at.Stderr, most)}, nil
+}
+
+// storedChunk is a piece of a text that stands for a stream. Where the middle
+// was cut, what a cursor of the stream itself points to is near, not exact.
+func storedChunk(text string, at int64, most int) agent.Chunk {
+	size := int64(len(text))
+	c := agent.Chunk{From: min(max(at, 0), size), Bytes: size}
+	c.Data = []byte(text[c.From:min(size, c.From+int64(most))])
+	return c
 }
 
 // show makes text of a piece of output. A character that is not all there yet
@@ -90,26 +137,6 @@ func wholeCharacters(data []byte) int {
 	return len(data)
 }
 
-// storedOutput is of a job that is over: the streams of its result, which are
-// all that is kept here.
-func storedOutput(r Record, at agent.Cursor) (Output, error) {
-	reply, err := ended(r)
-	if err != nil {
-		return Output{}, err
-	}
-	var stdout, stderr string
-	switch {
-	case reply.Command != nil:
-		stdout, stderr = reply.Command.Stdout, reply.Command.Stderr
-	case reply.Script != nil:
-		stdout, stderr = reply.Script.Stdout, reply.Script.Stderr
-	}
-	o := Output{Status: Exited, Cursor: writeCursor(agent.Cursor{Stdout: int64(len(stdout)), Stderr: int64(len(stderr))})}
-	o.Stdout = strings.ToValidUTF8(stdout[min(at.Stdout, int64(len(stdout))):], "")
-	o.Stderr = strings.ToValidUTF8(stderr[min(at.Stderr, int64(len(stderr))):], "")
-	return o, nil
-}
-
 // A cursor is opaque to callers, so that it can change.
 func writeCursor(c agent.Cursor) string {
 	data, _ := json.Marshal([]int64{c.Stdout, c.Stderr}) // of numbers
@@ -135,7 +162,7 @@ func (d *Desk) Input(ctx context.Context, s access.Subject, id, text string, las
 	switch {
 	case err != nil:
 		return 0, err
-	case j == nil:
+	case j == nil || j.over():
 		return 0, refuse("the job is over")
 	case r.Kind == Command && !r.Interactive:
 		return 0, refuse("the command was begun without an open standard input; begin it with interactive: true")

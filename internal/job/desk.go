@@ -81,6 +81,16 @@ type live struct {
 	noted bool // it is on record; guarded by the desk's mu
 }
 
+// over is whether the job has ended, a moment before it is live no more.
+func (j *live) over() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // work is what a live job does in its sandbox.
 type work interface {
 	output(ctx context.Context, since agent.Cursor, max int, wait bool) (agent.Output, error)

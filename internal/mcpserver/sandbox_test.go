@@ -2,12 +2,14 @@ package mcpserver
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 
+	"belljar/internal/access"
 	"belljar/internal/agent"
 	"belljar/internal/artifact"
 	"belljar/internal/artifact/indextest"
@@ -67,15 +69,32 @@ func inMemory(t *testing.T) Options {
 		desk.Close()
 		workspaces.Close()
 	})
-	o := testOptions(deskBackend{desk, m})
+	o := testOptions(deskBackend{desk, m, workspaces})
 	o.Runtimes = table.Names()
 	return o
 }
 
-// deskBackend is a desk, with the runtimes of its runs.
+// deskBackend is a desk, with what it stands on.
 type deskBackend struct {
 	*job.Desk
-	runs *sandbox.Manager
+	runs       *sandbox.Manager
+	workspaces *workspace.Manager
+}
+
+func (b deskBackend) ListSandboxes(_ context.Context, s access.Subject) ([]workspace.Info, error) {
+	return b.workspaces.List(s), nil
+}
+
+func (b deskBackend) CreateSandbox(ctx context.Context, s access.Subject, name, image string) (workspace.Info, error) {
+	return b.workspaces.Create(ctx, s, name, image)
+}
+
+func (b deskBackend) StopSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) (workspace.Info, error) {
+	return b.workspaces.Stop(ctx, s, name, endJobs)
+}
+
+func (b deskBackend) DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error {
+	return b.workspaces.Delete(ctx, s, name, endJobs)
 }
 
 func (b deskBackend) Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error) {
@@ -110,6 +129,10 @@ func TestThroughSandbox(t *testing.T) {
 				[]string{"status: running", "it goes on as job job-", "stdout so far:\n/"}},
 			{"execute", map[string]any{"command": "cat kept"}, []string{"exit code 0", "stdout:\nhi\n"}},
 			{"job_list", nil, []string{"running", "in default: cat kept"}},
+			{"sandbox_create", map[string]any{"name": "other-" + strings.ToLower(rand.Text())}, []string{"stopped, image mini"}},
+			{"sandbox_list", nil, []string{"default: running, image mini", "other-"}},
+			{"sandbox_stop", map[string]any{"name": "default", "end_jobs": true}, []string{"default: stopped"}},
+			{"sandbox_delete", map[string]any{"name": "default"}, []string{"deleted default"}},
 			{"list_runtimes", nil, []string{"bash: Bash, version 5.", "limits of a run: memory 1024 MiB"}},
 		} {
 			res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.args})

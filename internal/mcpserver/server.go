@@ -18,6 +18,7 @@ import (
 	"belljar/internal/access"
 	"belljar/internal/job"
 	"belljar/internal/sandbox"
+	"belljar/internal/workspace"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -29,6 +30,15 @@ type Backend interface {
 	Runtimes(ctx context.Context) ([]sandbox.RuntimeInfo, error)
 	Execute(ctx context.Context, r job.CommandRequest, w job.Wait) (job.Reply, error)
 	Jobs
+	Sandboxes
+}
+
+// Sandboxes keeps workspaces, which users call sandboxes.
+type Sandboxes interface {
+	ListSandboxes(ctx context.Context, s access.Subject) ([]workspace.Info, error)
+	CreateSandbox(ctx context.Context, s access.Subject, name, image string) (workspace.Info, error)
+	StopSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) (workspace.Info, error)
+	DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error
 }
 
 // Jobs look after what goes on. A job of another subject is answered as one
@@ -47,10 +57,11 @@ const (
 	SetRuns      = "runs"      // run_script, list_runtimes
 	SetWorkspace = "workspace" // execute
 	SetJobs      = "jobs"      // job_wait, job_output, job_input, job_kill, job_list
+	SetSandboxes = "sandboxes" // sandbox_list, sandbox_create, sandbox_stop, sandbox_delete
 )
 
 // Sets are the names of all sets of tools.
-func Sets() []string { return []string{SetRuns, SetWorkspace, SetJobs} }
+func Sets() []string { return []string{SetRuns, SetWorkspace, SetJobs, SetSandboxes} }
 
 // Options configure a server.
 type Options struct {
@@ -93,13 +104,15 @@ const (
 `
 	aboutJobs = `- A call that takes long answers with status running and a job_id: the work goes on. job_wait waits for its end, job_output reads on, job_kill ends it, job_list finds it again.
 `
+	aboutSandboxes = `- execute works in the sandbox "default", which is there without being made. sandbox_create makes others, each a machine of its own.
+`
 )
 
 // instructions tell a model what the tools that it has are for.
 func (o Options) instructions() string {
 	text := "Belljar runs code in sealed Linux sandboxes.\n"
 	for _, set := range []struct{ name, about string }{
-		{SetRuns, aboutRuns}, {SetWorkspace, aboutWorkspace}, {SetJobs, aboutJobs},
+		{SetRuns, aboutRuns}, {SetWorkspace, aboutWorkspace}, {SetJobs, aboutJobs}, {SetSandboxes, aboutSandboxes},
 	} {
 		if o.has(set.name) {
 			text += set.about
@@ -144,6 +157,12 @@ func New(o Options) *mcp.Server {
 		addJobInput(s, o)
 		addJobKill(s, o)
 		addJobList(s, o)
+	}
+	if o.has(SetSandboxes) {
+		addSandboxList(s, o)
+		addSandboxCreate(s, o)
+		addSandboxStop(s, o)
+		addSandboxDelete(s, o)
 	}
 	return s
 }

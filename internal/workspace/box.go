@@ -37,12 +37,12 @@ type box struct {
 type Info struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
-	State   State     `json:"state"`
+	State   State     `json:"state" jsonschema:"such as running or stopped"`
 	Image   string    `json:"image"`
 	Created time.Time `json:"created"`
-	Used    time.Time `json:"used"`
+	Used    time.Time `json:"used" jsonschema:"when somebody last worked in it"`
 	// NewImage is whether the image's name means a newer one by now.
-	NewImage bool `json:"new_image,omitempty"`
+	NewImage bool `json:"new_image,omitempty" jsonschema:"the image's name means a newer image by now"`
 }
 
 func (b *box) info() Info {
