@@ -41,7 +41,7 @@ func (sandboxListCmd) Run(s *session) error {
 
 type sandboxCreateCmd struct {
 	Name  string `arg:"" help:"1 to 40 of a-z, 0-9, - and _."`
-	Image string `help:"What it starts from. Default: BELLJAR_WORKSPACE_IMAGE."`
+	Image string `arg:"" optional:"" help:"What it starts from. Default: BELLJAR_WORKSPACE_IMAGE."`
 }
 
 // Run makes a workspace.

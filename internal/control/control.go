@@ -114,7 +114,7 @@ type (
 		ID     string        `json:"id"`
 		Since  string        `json:"since,omitempty"`
 		Wait   time.Duration `json:"wait,omitempty"`
-		Text   string        `json:"text,omitempty"`
+		Data   []byte        `json:"data,omitempty"` // need not be UTF-8
 		Last   bool          `json:"last,omitempty"`
 		Signal string        `json:"signal,omitempty"`
 		Cursor agent.Cursor  `json:"cursor,omitzero"`

@@ -312,3 +312,27 @@ func TestOtherUsers(t *testing.T) {
 		t.Errorf("a denied build was carried out: %v", h.builds)
 	}
 }
+
+// typist is a backend that keeps what is written to a job.
+type typist struct {
+	Backend
+	got string
+}
+
+func (b *typist) Input(_ context.Context, _ access.Subject, _, text string, _ bool) (int64, error) {
+	b.got += text
+	return int64(len(text)), nil
+}
+
+// What is written to a job arrives byte by byte.
+func TestInputBytes(t *testing.T) {
+	b := &typist{}
+	h := &host{Backend: b}
+	want := "\x00\xff\xfe text"
+	if n, err := dial(t, serve(t, h)).Input(t.Context(), access.Owner, "job", want, true); err != nil || n != int64(len(want)) {
+		t.Errorf("%d bytes taken, %v", n, err)
+	}
+	if b.got != want {
+		t.Errorf("arrived as %q", b.got)
+	}
+}

@@ -35,7 +35,7 @@ func (s *Server) mountJobs(mux *http.ServeMux) {
 		return s.Backend.Read(ctx, access.Owner, q.ID, q.Cursor, q.Max, q.Wait)
 	}))
 	mux.Handle("POST /v1/jobs/input", asked(func(ctx context.Context, q jobRequest) (any, error) {
-		return s.Backend.Input(ctx, access.Owner, q.ID, q.Text, q.Last)
+		return s.Backend.Input(ctx, access.Owner, q.ID, string(q.Data), q.Last)
 	}))
 	mux.Handle("POST /v1/jobs/kill", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Kill(ctx, access.Owner, q.ID, q.Signal)
@@ -97,7 +97,7 @@ func (c *Client) Read(ctx context.Context, _ access.Subject, id string, since ag
 
 // Input writes to a job, as job.Desk does.
 func (c *Client) Input(ctx context.Context, _ access.Subject, id, text string, last bool) (int64, error) {
-	return call[int64](ctx, c, "POST", "/v1/jobs/input", jobRequest{ID: id, Text: text, Last: last})
+	return call[int64](ctx, c, "POST", "/v1/jobs/input", jobRequest{ID: id, Data: []byte(text), Last: last})
 }
 
 // Kill ends a job, as job.Desk does.

@@ -210,14 +210,14 @@ func (b *box) stopRunning(ctx context.Context, endJobs bool) error {
 			return fmt.Errorf("asking workspace %s for its jobs: %w", b.id, err)
 		}
 		if n > 0 {
-			return refuse("%d jobs have processes running in the sandbox %q; wait for them, or say that they are to be ended", n, b.name)
+			return refuse("jobs have processes running in the sandbox %q (%d of them); wait for them, or end them with it (end_jobs, --force)", b.name, n)
 		}
 	}
 	b.mu.Lock()
 	// Whoever has come since the question may have left processes behind.
 	if !endJobs && (b.leases > 0 || b.used != used) {
 		b.mu.Unlock()
-		return refuse("somebody works in the sandbox %q now; wait, or say that it is to be ended", b.name)
+		return refuse("somebody works in the sandbox %q now; wait, or end it all the same (end_jobs, --force)", b.name)
 	}
 	err := b.to(Stopping)
 	l := b.link

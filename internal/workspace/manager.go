@@ -316,7 +316,7 @@ func (m *Manager) named(s access.Subject, name string) (*box, error) {
 		names = append(names, b.name)
 	}
 	if len(names) == 0 {
-		names = []string{Default}
+		return nil, refuseWith(errNone, "there is no sandbox %q; the first command makes the one that is called %q", clip(name), Default)
 	}
 	slices.Sort(names)
 	return nil, refuseWith(errNone, "there is no sandbox %q; there are: %s", clip(name), strings.Join(names, ", "))

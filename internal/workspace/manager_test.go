@@ -264,8 +264,8 @@ func TestStopRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := f.Stop(f.context(), ada, "", false)
-	refused(t, err, "1 jobs have processes running")
-	refused(t, f.Delete(f.context(), ada, "", false), "1 jobs have processes running")
+	refused(t, err, "jobs have processes running in the sandbox \"default\" (1 of them)")
+	refused(t, f.Delete(f.context(), ada, "", false), "jobs have processes running in the sandbox \"default\" (1 of them)")
 	f.want(Running)
 	if _, err := f.Stop(f.context(), ada, "", true); err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestNames(t *testing.T) {
 
 	// Another subject's are no concern of his.
 	_, err = f.Lease(ctx, bob, "thesis")
-	refused(t, err, `there is no sandbox "thesis"; there are: default`)
+	refused(t, err, `there is no sandbox "thesis"; the first command makes`)
 	if list := f.List(bob); len(list) != 0 {
 		t.Errorf("he sees %v", list)
 	}
