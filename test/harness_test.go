@@ -141,14 +141,20 @@ func clearStale() {
 			continue
 		}
 		for _, state := range glob(filepath.Join(dir, "s*")) {
-			cmd := exec.Command(program, "gc")
-			cmd.Env = environ("BELLJAR_STATE_DIR=" + state)
-			_ = cmd.Run() // it may be too broken for that
+			// It may be too broken for that.
+			_ = clearCommand(state, "sandbox", "rm", "-f", "default").Run()
+			_ = clearCommand(state, "gc").Run()
 		}
 		forgetServers(dir)
 		_ = os.RemoveAll(dir)
 		lock.Close()
 	}
+}
+
+func clearCommand(state string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Env = environ("BELLJAR_STATE_DIR=" + state)
+	return cmd
 }
 
 func lockFile(path string, how int) (*os.File, error) {

@@ -208,7 +208,7 @@ func (s *server) stop() error {
 
 // end stops the server and looks for what should not be there afterwards.
 func (s *server) end() error {
-	errs := []error{s.stop()}
+	errs := []error{s.deleteWorkspaces(), s.stop()}
 	if left := leftovers(s.state, 0); len(left) > 0 {
 		errs = append(errs, fmt.Errorf("the server has left behind:\n%s", strings.Join(left, "\n")))
 	}

@@ -62,6 +62,8 @@ func (c *children) close() {
 	c.victims.Close()
 }
 
+var errFull = errors.New("it has as many processes and threads as it may have; end some first, such as those that an earlier job has left")
+
 // start runs this program's binary as a helper, with files as descriptors 0
 // and up.
 func (c *children) start(argv []string, files ...*os.File) (*child, error) {
@@ -72,6 +74,9 @@ func (c *children) start(argv []string, files ...*os.File) (*child, error) {
 		Files: descriptors(files),
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, errFull
+	}
 	if err != nil {
 		return nil, fmt.Errorf("starting a helper process: %w", err)
 	}

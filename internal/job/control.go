@@ -176,8 +176,9 @@ func (d *Desk) Input(ctx context.Context, s access.Subject, id, text string, las
 const killWait = 10 * time.Second
 
 // Kill sends a signal to a job, TERM or KILL or any other name; KILL, which ""
-// is, ends all that the job has started. It returns how the job is afterwards:
-// after a signal that is meant to end it, it waits a little.
+// is, ends all that the job has started, also what a command that is over has
+// left behind. It returns how the job is afterwards: after a signal that is
+// meant to end it, it waits a little.
 func (d *Desk) Kill(ctx context.Context, s access.Subject, id, signal string) (Reply, error) {
 	sig, err := signalNumber(signal)
 	if err != nil {
@@ -188,6 +189,11 @@ func (d *Desk) Kill(ctx context.Context, s access.Subject, id, signal string) (R
 		return Reply{}, err
 	}
 	if j == nil {
+		if r.Kind == Command && sig == syscall.SIGKILL {
+			if err := (&command{d: d, j: &live{Record: r}}).signal(ctx, sig); err != nil {
+				d.o.Log.Debug("what a job has left was not ended", "job", id, "err", err)
+			}
+		}
 		return ended(r)
 	}
 	if err := j.work.signal(ctx, sig); err != nil {
