@@ -97,6 +97,9 @@ func bench(ctx context.Context, o options) (_ *results, err error) {
 			return nil, err
 		}
 	}
+	if err := s.measureWorkspaces(ctx, o, o.rounds, r); err != nil {
+		return nil, err
+	}
 	for _, w := range workloads {
 		if w.name == loaded && o.load > 0 {
 			if err := s.measureLoads(ctx, w, o.load, r); err != nil {

@@ -21,6 +21,7 @@ type results struct {
 	times       map[string]map[string]times // by workload and contestant
 	loads       map[string]map[int]float64  // runs per second, by contestant and callers
 	memory      memory
+	workspaces  workspaces
 	waits       int // for the machine to come to rest
 	givenUp     int
 }
@@ -32,6 +33,7 @@ func (r *results) write(out io.Writer) {
 	for _, w := range r.workloads {
 		r.writeTimes(out, w)
 	}
+	r.workspaces.write(out)
 	r.writeLoads(out)
 	r.writeMemory(out)
 	r.writeMachine(out)

@@ -44,7 +44,7 @@ func (r *results) judge() []verdict {
 	if ours, theirs := r.loads[warmName][judged], r.loads[podmanName][judged]; ours > 0 && theirs > 0 {
 		v.decide(ours / theirs)
 	}
-	return append(all, v)
+	return append(append(all, v), r.workspaces.judge()...)
 }
 
 // verdict is whether a threshold was met.
