@@ -108,7 +108,7 @@ func (a *app) open(ctx context.Context) (err error) {
 func (a *app) openWorkspaces(ctx context.Context) (err error) {
 	a.workspaces, err = workspace.Open(ctx, workspace.Options{
 		Engine: a.engine, ServerID: a.engine.ServerID(), Image: a.workspaceImage, Limits: a.cfg.workspaceLimits(),
-		IdleStop: time.Duration(a.cfg.IdleStop), Max: a.cfg.Workspaces, Digest: a.digest, Log: a.log,
+		IdleStop: time.Duration(a.cfg.IdleStop), FileTTL: time.Duration(a.cfg.FileTTL), Max: a.cfg.Workspaces, Digest: a.digest, Log: a.log,
 	})
 	if err != nil {
 		return err

@@ -53,6 +53,7 @@ type Config struct {
 	ExecuteTimeout    seconds  `env:"BELLJAR_EXECUTE_TIMEOUT" default:"3600" help:"A command's time limit if it asks for none."`
 	MaxExecuteTimeout seconds  `env:"BELLJAR_MAX_EXECUTE_TIMEOUT" default:"604800" help:"The longest time limit that a command can ask for."`
 	IdleStop          seconds  `env:"BELLJAR_IDLE_STOP" default:"1800" help:"Time after which a workspace in which nothing runs is stopped; -1 for never. Its files stay."`
+	FileTTL           seconds  `name:"file-ttl" env:"FILE_TTL" default:"168h" help:"Time after which an entry of a workspace's /sandbox is deleted in which nothing changes; 0 for never."`
 	Workspaces        int      `env:"BELLJAR_WORKSPACES" default:"20" help:"Workspaces that a user may have."`
 	WorkspaceMemory   byteSize `env:"BELLJAR_WORKSPACE_MEMORY" default:"4GiB" help:"Memory of a workspace, swap and tmpfs included."`
 	WorkspaceCPUs     float64  `name:"workspace-cpus" env:"BELLJAR_WORKSPACE_CPUS" default:"2" help:"CPUs of a workspace."`
@@ -128,6 +129,7 @@ func (c *Config) check() error {
 		{"BELLJAR_KEEP_ALIVE", c.KeepAlive >= 0, "0 or more"},
 		{"BELLJAR_MAX_EXECUTE_TIMEOUT", c.MaxExecuteTimeout > 0, "more than 0"},
 		{"BELLJAR_EXECUTE_TIMEOUT", c.ExecuteTimeout > 0 && c.ExecuteTimeout <= c.MaxExecuteTimeout, "more than 0 and at most BELLJAR_MAX_EXECUTE_TIMEOUT"},
+		{"FILE_TTL", c.FileTTL >= 0, "0 or more"},
 		{"BELLJAR_WORKSPACES", c.Workspaces > 0, "at least 1"},
 		{"BELLJAR_WORKSPACE_CPUS", c.WorkspaceCPUs > 0, "more than 0"},
 		{"BELLJAR_WORKSPACE_PIDS", c.WorkspacePIDs > 0, "at least 1"},

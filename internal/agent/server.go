@@ -184,6 +184,7 @@ func (s *Server) handler() http.Handler {
 		"GET /v1/file":              s.serveRead,
 		"GET /v1/list":              s.serveList,
 		"GET /v1/preview":           s.servePreview,
+		"POST /v1/expire":           s.serveExpire,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r); err != nil {

@@ -122,6 +122,7 @@ func (d *Desk) Execute(ctx context.Context, r CommandRequest, w Wait) (Reply, er
 		d.finish(j, outcome{Refused: "it could not be begun"}, err)
 		return Reply{}, err
 	}
+	j.notes = lease.Notes()
 	d.follow(j, lease)
 	return d.wait(ctx, j, w)
 }
@@ -310,6 +311,7 @@ func (d *Desk) result(j *live, s agent.JobStatus, r engine.Receipt) *Result {
 	r.OOMKills, r.MemoryUsed = 0, 0
 	res := &Result{
 		ExitCode: s.ExitCode, TimedOut: s.TimedOut, DurationMS: s.Duration.Milliseconds(),
+		Notes:  j.notes,
 		Limits: Limits{Receipt: r, TimeoutSeconds: j.Timeout.Seconds(), OutputBytes: int64(d.o.MaxOutput), LogBytes: d.o.LogBytes},
 	}
 	for _, stream := range []struct {

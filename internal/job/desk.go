@@ -72,8 +72,9 @@ type Desk struct {
 // live is a job that goes on.
 type live struct {
 	Record
-	work work
-	done chan struct{} // closed when end is set
+	work  work
+	notes []string      // for its result
+	done  chan struct{} // closed when end is set
 
 	end     outcome
 	failure error // in its place: why the job was not carried out

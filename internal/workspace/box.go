@@ -31,6 +31,8 @@ type box struct {
 	used    time.Time     // when somebody last did
 	link    *link         // to its agent, while it runs
 	receipt engine.Receipt
+	swept   time.Time // when old files were last looked for
+	notes   []string  // for whoever works in it next
 }
 
 // Info describes a workspace.
@@ -107,6 +109,9 @@ func (b *box) bring(how func(context.Context) (*link, error)) {
 	b.link, b.receipt, b.used = l, receipt, b.m.o.Now()
 	b.to(Running)
 	b.m.background(func() { b.watch(l) })
+	if b.m.o.FileTTL > 0 {
+		b.m.background(b.expireFiles)
+	}
 	b.m.o.Log.Debug("reached a workspace", "workspace", b.id, "name", b.name, "took", time.Since(begun))
 }
 

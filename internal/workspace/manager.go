@@ -36,6 +36,9 @@ type Options struct {
 	// IdleStop is how long a workspace in which nothing happens goes on
 	// running; 30 min. Below zero it is for ever.
 	IdleStop time.Duration
+	// FileTTL is how long an entry of /sandbox stays in which nothing changes.
+	// Zero is for ever.
+	FileTTL time.Duration
 	// Max is how many workspaces a subject has; 20.
 	Max int
 	// Digest returns the digest of the image that a name means now, or an
@@ -113,6 +116,9 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	}
 	if o.IdleStop > 0 {
 		m.background(m.watchIdle)
+	}
+	if o.FileTTL > 0 {
+		m.background(m.watchFiles)
 	}
 	return m, nil
 }

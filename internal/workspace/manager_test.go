@@ -359,3 +359,26 @@ func TestNoImage(t *testing.T) {
 	e.SetImages("mini")
 	f.lease(ada, "")
 }
+
+// Old entries of /sandbox go, and whoever works there next is told.
+func TestFilesExpire(t *testing.T) {
+	e := enginetest.NewMemory(t)
+	f := open(t, e)
+	f.Manager.o.FileTTL = 50 * time.Millisecond // of real time: files have no other
+	l := f.lease(ada, "")
+	f.run(l, "make", "mkdir old; touch old/file; until [ $(find old -mmin +0.002 | wc -l) = 2 ]; do sleep 0.05; done; touch -d '+1 day' new")
+	f.clock.pass(2 * sweepEvery)
+	for _, b := range f.all() {
+		b.expireFiles()
+	}
+	if got := f.run(l, "list", "ls"); strings.Contains(got, "old") || !strings.Contains(got, "new") {
+		t.Errorf("what is left: %q", got)
+	}
+	notes := l.Notes()
+	if len(notes) != 1 || !strings.Contains(notes[0], "deleted from /sandbox") || !strings.Contains(notes[0], "old") {
+		t.Errorf("notes: %q", notes)
+	}
+	if again := l.Notes(); len(again) != 0 {
+		t.Errorf("told again: %q", again)
+	}
+}
