@@ -55,7 +55,9 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 		if err := makeUpper(s.Upper, work, ids); err != nil {
 			return err
 		}
-		if err := mountRootfs(p, s.Lower, s.Upper, work, ns.image); err != nil {
+		// A step's files are flushed once, at its end: dpkg would wait for the
+		// disk with each one. What a crash leaves of a step is not used.
+		if err := mountRootfs(p, s.Lower, s.Upper, work, ns.image, "volatile"); err != nil {
 			return err
 		}
 		user, err = lookupUser(p.rootfs(), s.User)

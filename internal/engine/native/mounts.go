@@ -18,7 +18,8 @@ import (
 //
 // The lower ones are named relative to p, where the thread goes for it: the
 // options of a mount are at most a page, and an image may have many layers.
-func mountRootfs(p place, lower []string, upper, work string, userns *os.File) error {
+// More options go to the overlay as they are.
+func mountRootfs(p place, lower []string, upper, work string, userns *os.File, more ...string) error {
 	if err := os.MkdirAll(p.rootfs(), 0o711); err != nil {
 		return err
 	}
@@ -34,6 +35,7 @@ func mountRootfs(p place, lower []string, upper, work string, userns *os.File) e
 		names = append(names, name)
 	}
 	opts := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,%s", strings.Join(names, ":"), upper, work, overlayOptions)
+	opts = strings.Join(append([]string{opts}, more...), ",")
 	if len(opts) >= unix.Getpagesize() {
 		return fmt.Errorf("the image has too many layers (%d) for one mount", len(lower))
 	}
