@@ -22,6 +22,7 @@ import (
 var recipes = map[string]string{
 	"mini":           "images/Containerfile.mini",
 	"science":        "images/Containerfile.science",
+	"workbench":      "images/Containerfile.workbench",
 	"julia-bullseye": "images/Containerfile.julia-bullseye",
 	"node":           "examples/runtimes/Containerfile.node",
 }

@@ -186,7 +186,7 @@ func Explain(log *slog.Logger, err error, image string) error {
 }
 
 // ownImages are those whose Containerfiles come with Belljar.
-var ownImages = []string{"science", "mini", "julia-bullseye"}
+var ownImages = []string{"science", "workbench", "mini", "julia-bullseye"}
 
 // HowToGet is what the server's operator types to get an image.
 func HowToGet(image string) string {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,11 +67,12 @@ func (e *Engine) RunStep(ctx context.Context, s image.Step) error {
 	if err != nil {
 		return err
 	}
+	trust, trustEnv := hostTrust(s.Env)
 	c := container{
 		rootfs: p.rootfs(), ids: ids, group: group, hostNet: true,
-		argv: s.Argv, env: s.Env, dir: s.Dir, user: user,
+		argv: s.Argv, env: slices.Concat(trustEnv, s.Env), dir: s.Dir, user: user,
 		limits: engine.Limits{PIDs: buildPIDs},
-		mounts: resolvConf(),
+		mounts: slices.Concat(resolvConf(), trust),
 	}
 	if err := e.writeConfig(bundle, c); err != nil {
 		return err
@@ -98,6 +100,29 @@ func resolvConf() []specs.Mount {
 	}
 	return []specs.Mount{{Destination: file, Type: "bind", Source: file,
 		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}}
+}
+
+// trustFiles are where distributions keep the authorities that a host trusts.
+var trustFiles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
+
+// hostTrust shows the authorities that the host trusts to a step that uses its
+// network: where a proxy opens TLS, nothing could be fetched without. They are
+// not in the image: the file is in a tmpfs, and named by variables that OpenSSL
+// and Node.js know, of which the step's own win.
+func hostTrust(env []string) ([]specs.Mount, []string) {
+	const place = "/dev/shm/ca-certificates.crt"
+	i := slices.IndexFunc(trustFiles, func(file string) bool { _, err := os.Stat(file); return err == nil })
+	if i < 0 {
+		return nil, nil
+	}
+	var added []string
+	for _, name := range []string{"SSL_CERT_FILE=", "NODE_EXTRA_CA_CERTS="} {
+		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name) }) {
+			added = append(added, name+place)
+		}
+	}
+	return []specs.Mount{{Destination: place, Type: "bind", Source: trustFiles[i],
+		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}}, added
 }
 
 // lookupUser resolves a Containerfile's USER, "name", "uid", "name:group" or
