@@ -12,7 +12,7 @@ import (
 // works, seen by scripts that run there. Nothing here needs a network, as
 // scripts have none.
 func TestWorkbench(t *testing.T) {
-	s := startServerWith(t, []string{"workbench"}, "SANDBOX_IMAGE=workbench", "BELLJAR_POOL_MEMORY=0",
+	s := startServerWith(t, []string{"workbench"}, "SANDBOX_IMAGE=workbench",
 		"BELLJAR_MEMORY=4GiB", "BELLJAR_DISK=4GiB", "BELLJAR_PIDS=1024", "DEFAULT_TIMEOUT=300")
 	for name, look := range map[string]func(*testing.T, *server){
 		"programs":   workbenchPrograms,
@@ -33,8 +33,8 @@ func TestWorkbench(t *testing.T) {
 func workbenchPrograms(t *testing.T, s *server) {
 	r := s.succeed(t, "bash", `
 for p in curl wget git ssh rg fd jq sqlite3 vim nano less tree zip unzip xz zstd tmux strace rsync htop \
-	gcc g++ make cmake ninja pkg-config gdb python3-config \
-	python3 pip node npm npx pnpm yarn bun tsc tsx playwright \
+	gcc g++ make cmake ninja pkg-config python3-config \
+	python python3 pip node npm npx pnpm yarn bun tsc tsx playwright \
 	ffmpeg convert gs dot pandoc pdftotext pdftoppm rsvg-convert weasyprint soffice chromium; do
 	command -v $p >/dev/null || echo "no $p"
 done
@@ -66,13 +66,16 @@ assert app.test_client().get("/").json == {"a": 1}`)
 // workbenchMissing: what comes from PyPI is there, or it is said why not.
 func workbenchMissing(t *testing.T, s *server) {
 	r := s.succeed(t, "bash", `
+said=$(cat /usr/share/belljar/missing/python.pypi 2>/dev/null)
 for m in uv playwright pptx polars pyarrow duckdb pdfplumber; do
 	python3 -c "import $m" 2>/dev/null && there=yes || there=no
-	said=$(cat "/usr/share/belljar/missing/python.${m/#pptx/python-pptx}" 2>/dev/null)
-	[[ $there = yes && -z $said || $there = no && $said == *PyPI* ]] || echo "$m: there: $there; said: $said"
+	[[ $there = yes && -z $said || $there = no && $said == *PyPI*"${m/#pptx/python-pptx}=="* ]] || echo "$m: there: $there; said: $said"
 done`)
 	if r.Stdout != "" {
 		t.Errorf("%s", r)
+	}
+	if said := strings.Join(s.runtimes(t)["python"].Missing, "\n"); said != "" && !strings.HasPrefix(said, "pypi: PyPI") {
+		t.Errorf("missing are %s", said)
 	}
 }
 
@@ -88,7 +91,7 @@ echo '#include <iostream>
 int main() { std::cout << "C++ " << __cplusplus / 100 << "\n"; }' >a.cc
 cmake -G Ninja -B build . >/dev/null && cmake --build build >/dev/null && build/a
 echo '#include <Python.h>
-int main() { Py_Initialize(); return PyRun_SimpleString("print(\"embedded\")"); }' >b.c
+int main() { Py_Initialize(); return PyRun_SimpleString("print(\"embedded\", flush=True)"); }' >b.c
 gcc b.c -o b $(python3-config --cflags --ldflags --embed) && ./b
 echo 'const a: number = 6 * 7; console.log(a satisfies number)' >a.ts
 tsx a.ts; bun a.ts; node a.ts 2>/dev/null || true
@@ -129,8 +132,9 @@ python3 -c 'import requests; print(requests.get("http://127.0.0.1:8000/").status
 python3 -m venv env
 env/bin/pip install --quiet tiny
 env/bin/python -c 'import tiny; print(tiny.answer)'
+/usr/bin/python3 -c 'import requests; print(requests.__version__.split(".")[0])'
 kill $!`)
-	if r.Stdout != "42\n42\n200\n42\n" || r.Stderr != "" {
+	if r.Stdout != "42\n42\n200\n42\n2\n" || r.Stderr != "" {
 		t.Errorf("%s", r)
 	}
 }
