@@ -29,6 +29,7 @@ type cli struct {
 	Run      runCmd      `cmd:"" help:"Run a script and write its files to a directory."`
 	Runtimes runtimesCmd `cmd:"" name:"list-runtimes" help:"List the runtimes."`
 	Exec     execCmd     `cmd:"" help:"Execute a command in a workspace."`
+	Shell    shellCmd    `cmd:"" help:"Open a shell in a workspace."`
 	PS       psCmd       `cmd:"" name:"ps" help:"List the jobs that run."`
 	Logs     logsCmd     `cmd:"" help:"Print what a job has printed, until it ends."`
 	Kill     killCmd     `cmd:"" help:"End a job."`

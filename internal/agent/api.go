@@ -53,6 +53,9 @@ type JobSpec struct {
 	// Input makes standard input a pipe that WriteInput writes to, in the place
 	// of Stdin.
 	Input bool `json:"input,omitempty"`
+	// Terminal makes all three standard streams one terminal of that size,
+	// which WriteInput writes to and whose output is that of Stdout.
+	Terminal *Size `json:"terminal,omitempty"`
 	// Timeout ends the job and everything it started. Every job has one.
 	Timeout time.Duration `json:"timeout"`
 	// Keep is how many bytes of each stream's head, and as many of its tail,

@@ -33,7 +33,9 @@ func (s *JobSpec) check() error {
 		return errors.New("job has no timeout")
 	case s.Keep < 0 || s.Keep > MaxKeep:
 		return fmt.Errorf("job keeps %d bytes: want 0 to %d", s.Keep, MaxKeep)
-	case s.Input && s.Stdin != "":
+	case s.Terminal != nil && (s.Gate || s.Sole):
+		return errors.New("job has a terminal, and a gate or a sandbox to itself")
+	case (s.Input || s.Terminal != nil) && s.Stdin != "":
 		return errors.New("job has two standard inputs")
 	case s.LogBytes < 0:
 		return errors.New("job has a negative log size")

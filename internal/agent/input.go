@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is a job's standard input as a pipe.
+// input is a job's standard input as a pipe, or as a terminal.
 type input struct {
-	turn sync.Mutex // one writer at a time, so that texts do not mix
-	pipe *os.File
+	turn     sync.Mutex // one writer at a time, so that texts do not mix
+	pipe     *os.File
+	terminal bool // it is the keyboard of one
 }
 
 // newInput returns an input and the end to give to the command.
@@ -45,7 +46,7 @@ func (in *input) write(r io.Reader, deadline time.Time) (int64, error) {
 	in.pipe.SetWriteDeadline(deadline)
 	n, err := io.Copy(struct{ io.Writer }{in.pipe}, r)
 	switch {
-	case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed):
+	case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed), in.terminal && errors.Is(err, unix.EIO):
 		return n, ErrNoInput
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, nil
@@ -78,7 +79,7 @@ func (s *Server) serveInput(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if r.URL.Query().Get("close") == "true" {
+	if r.URL.Query().Get("close") == "true" && !j.input.terminal { // whose end is a character, and whose hanging up is SIGHUP
 		j.input.close()
 	}
 	return json.NewEncoder(w).Encode(inputTaken{n})

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // job is a command under a supervisor.
@@ -95,22 +93,17 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 		}
 	}()
 	j := &job{id: spec.ID, timeout: spec.Timeout, started: time.Now(), running: make(chan struct{}), exited: make(chan struct{})}
-	stdin, err := s.openStdin(spec, j)
+	files, err := s.openStreams(spec, j)
+	for _, f := range files {
+		theirs = append(theirs, f)
+	}
+	ours = append(ours, j.ends()...)
 	if err != nil {
 		return nil, err
 	}
-	theirs = append(theirs, stdin)
-	if j.input != nil {
-		ours = append(ours, j.input.pipe)
-	}
-	var ends [2]*os.File
-	for i, o := range []**output{&j.stdout, &j.stderr} {
-		if *o, ends[i], err = newOutput(spec.Keep); err != nil {
-			return nil, err
-		}
-		theirs, ours = append(theirs, ends[i]), append(ours, (*o).pipe)
+	for i, o := range []*output{j.stdout, j.stderr} {
 		name := filepath.Join(s.opts.LogDir, spec.ID, []string{"stdout", "stderr"}[i])
-		(*o).logName, (*o).logPath, (*o).logMax = name, s.path(name), spec.LogBytes
+		o.logName, o.logPath, o.logMax = name, s.path(name), spec.LogBytes
 	}
 	o := s.order(spec)
 	if spec.Gate {
@@ -121,10 +114,10 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 		o.Env = append(o.Env, GateVariable+"="+j.gate.path)
 	}
 	if spec.Sole && s.children.init {
-		j.reports = s.runSole(o, stdin, ends[0], ends[1])
+		j.reports = s.runSole(o, files...)
 		return j, nil
 	}
-	sup, err := s.supervisor(stdin, ends[0], ends[1])
+	sup, err := s.supervisor(files...)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +128,7 @@ func (s *Server) launch(spec JobSpec) (_ *job, err error) {
 
 // order translates a spec for the supervisor.
 func (s *Server) order(spec JobSpec) order {
-	o := order{Argv: slices.Clone(spec.Argv), Dir: s.path(Workdir), Env: s.env(spec.Env)}
+	o := order{Argv: slices.Clone(spec.Argv), Dir: s.path(Workdir), Env: s.env(spec.Env), Terminal: spec.Terminal != nil}
 	if spec.Dir != "" {
 		o.Dir = s.path(spec.Dir)
 	}
@@ -172,23 +165,6 @@ func (s *Server) env(extra []string) []string {
 		env = append(env, k+"="+values[k])
 	}
 	return env
-}
-
-// openStdin returns what the command reads from; of a pipe, the job has the
-// other end.
-func (s *Server) openStdin(spec JobSpec, j *job) (f *os.File, err error) {
-	switch {
-	case spec.Input:
-		j.input, f, err = newInput()
-		return f, err
-	case spec.Stdin == "":
-		return os.Open(os.DevNull)
-	}
-	f, _, err = s.openRegular(spec.Stdin)
-	if err == nil {
-		err = unix.SetNonblock(int(f.Fd()), false)
-	}
-	return f, err
 }
 
 // follow sees a job to its end.

@@ -49,7 +49,12 @@ func newOutput(keep int) (*output, *os.File, error) {
 		return nil, nil, err
 	}
 	unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, pipeSize) // refused beyond a user's quota
-	return &output{pipe: r, settled: make(chan struct{}), keep: keep, tail: ring{size: keep}}, w, nil
+	return outputOf(r, keep), w, nil
+}
+
+// outputOf reads a stream from one end of it.
+func outputOf(r *os.File, keep int) *output {
+	return &output{pipe: r, settled: make(chan struct{}), keep: keep, tail: ring{size: keep}}
 }
 
 // read takes what comes until the stream ends. After the command has ended,

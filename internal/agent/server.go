@@ -30,6 +30,8 @@ type Options struct {
 	// Env is the environment that jobs start from, as KEY=value; this
 	// process's own if nil.
 	Env []string
+	// Dev is where the device files are, /dev if empty.
+	Dev string
 	// Spare keeps a helper process ready, so that a job's command starts as
 	// soon as it is asked for.
 	Spare bool
@@ -62,6 +64,9 @@ var errClosed = errors.New("the agent is closing")
 func NewServer(opts Options) *Server {
 	if opts.LogDir == "" {
 		opts.LogDir = LogDir
+	}
+	if opts.Dev == "" {
+		opts.Dev = "/dev"
 	}
 	if opts.Env == nil {
 		opts.Env = os.Environ()
@@ -179,6 +184,7 @@ func (s *Server) handler() http.Handler {
 		"POST /v1/jobs/{id}/open":   s.serveOpen,
 		"POST /v1/jobs/{id}/input":  s.serveInput,
 		"GET /v1/jobs/{id}/output":  s.serveOutput,
+		"POST /v1/jobs/{id}/resize": s.serveResize,
 		"PUT /v1/file":              s.serveWrite,
 		"PUT /v1/files":             s.serveWriteAll,
 		"GET /v1/file":              s.serveRead,

@@ -43,6 +43,9 @@ type order struct {
 	Argv []string `json:"argv"`
 	Env  []string `json:"env"`
 	Dir  string   `json:"dir"`
+	// Terminal says that the command's descriptors are a terminal, to be that
+	// of its session.
+	Terminal bool `json:"terminal,omitempty"`
 }
 
 // report is what a supervisor tells the agent: that the command runs, then
@@ -174,7 +177,7 @@ func startCommand(o order, files []uintptr, victims *os.File) (int, *outcome) {
 			Dir:   o.Dir,
 			Env:   o.Env,
 			Files: files,
-			Sys:   &syscall.SysProcAttr{Setsid: true},
+			Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: o.Terminal},
 		})
 		if err == nil {
 			return pid, nil

@@ -34,6 +34,7 @@ type Backend interface {
 	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
 	List(ctx context.Context, s access.Subject) ([]job.Job, error)
 	Read(ctx context.Context, s access.Subject, id string, since agent.Cursor, max int, wait time.Duration) (agent.Output, error)
+	Resize(ctx context.Context, s access.Subject, id string, size agent.Size) error
 	Sandboxes
 }
 
@@ -119,6 +120,7 @@ type (
 		Signal string        `json:"signal,omitempty"`
 		Cursor agent.Cursor  `json:"cursor,omitzero"`
 		Max    int           `json:"max,omitempty"`
+		Size   agent.Size    `json:"size,omitzero"`
 	}
 	sandboxRequest struct {
 		Name    string `json:"name"`

@@ -37,6 +37,9 @@ func (s *Server) mountJobs(mux *http.ServeMux) {
 	mux.Handle("POST /v1/jobs/input", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Input(ctx, access.Owner, q.ID, string(q.Data), q.Last)
 	}))
+	mux.Handle("POST /v1/jobs/resize", asked(func(ctx context.Context, q jobRequest) (any, error) {
+		return struct{}{}, s.Backend.Resize(ctx, access.Owner, q.ID, q.Size)
+	}))
 	mux.Handle("POST /v1/jobs/kill", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Kill(ctx, access.Owner, q.ID, q.Signal)
 	}))
@@ -98,6 +101,12 @@ func (c *Client) Read(ctx context.Context, _ access.Subject, id string, since ag
 // Input writes to a job, as job.Desk does.
 func (c *Client) Input(ctx context.Context, _ access.Subject, id, text string, last bool) (int64, error) {
 	return call[int64](ctx, c, "POST", "/v1/jobs/input", jobRequest{ID: id, Data: []byte(text), Last: last})
+}
+
+// Resize gives a terminal another size, as job.Desk does.
+func (c *Client) Resize(ctx context.Context, _ access.Subject, id string, size agent.Size) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/jobs/resize", jobRequest{ID: id, Size: size})
+	return err
 }
 
 // Kill ends a job, as job.Desk does.

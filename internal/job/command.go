@@ -31,6 +31,9 @@ type CommandRequest struct {
 	Stdin *string `json:"stdin,omitempty"`
 	// Interactive leaves standard input open behind Stdin, for Input.
 	Interactive bool `json:"interactive,omitempty"`
+	// Terminal gives the command a terminal of that size. It is interactive
+	// then, and its time limit is the longest if it asks for none.
+	Terminal *agent.Size `json:"terminal,omitempty"`
 	// Timeout is the command's, in nanoseconds in JSON; 0 is the default.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
@@ -88,9 +91,14 @@ func (d *Desk) checkCommand(r *CommandRequest) error {
 	if total > maxEnvByte {
 		return refuse("env has %d bytes: at most %d are taken", total, maxEnvByte)
 	}
-	if r.Timeout == 0 {
+	switch {
+	case r.Timeout > 0:
+	case r.Terminal != nil:
+		r.Timeout = d.o.MaxTimeout
+	default:
 		r.Timeout = d.o.DefaultTimeout
 	}
+	r.Interactive = r.Interactive || r.Terminal != nil
 	if !path.IsAbs(r.Dir) {
 		r.Dir = path.Join(agent.Workdir, r.Dir)
 	}
@@ -167,7 +175,7 @@ func refuseRemote(err error) error {
 func (d *Desk) spec(j *live, r CommandRequest) (agent.JobSpec, []agent.NewFile) {
 	s := agent.JobSpec{
 		ID: j.ID, Argv: []string{"bash", "-c", r.Command}, Env: slices.Clone(commandEnv), Dir: r.Dir,
-		Input: r.Interactive, Timeout: r.Timeout, Keep: (d.o.MaxOutput + 1) / 2, LogBytes: d.o.LogBytes,
+		Input: r.Interactive && r.Terminal == nil, Terminal: r.Terminal, Timeout: r.Timeout, Keep: (d.o.MaxOutput + 1) / 2, LogBytes: d.o.LogBytes,
 	}
 	for name, value := range r.Env {
 		s.Env = append(s.Env, name+"="+value)

@@ -172,6 +172,21 @@ func (d *Desk) Input(ctx context.Context, s access.Subject, id, text string, las
 	return j.work.input(ctx, text, last)
 }
 
+// Resize gives a command's terminal another size. One that has none, or is over,
+// is left alone.
+func (d *Desk) Resize(ctx context.Context, s access.Subject, id string, size agent.Size) error {
+	j, r, err := d.find(ctx, s, id)
+	if err != nil || j == nil || r.Kind != Command {
+		return err
+	}
+	lease, err := (&command{d: d, j: j}).agent(ctx)
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	return refuseRemote(lease.Agent().ResizeJob(ctx, id, size))
+}
+
 // killWait is how long Kill waits for the end of what it ended.
 const killWait = 10 * time.Second
 
