@@ -83,6 +83,7 @@ func callAll(ctx context.Context, t *testing.T, c *Client) (errs map[string]erro
 	if err == nil && (len(trees) != 2 || len(trees[0].Files) > 3 || len(trees[1].Files) > 2) {
 		t.Errorf("accepted %+v", trees)
 	}
+	callContent(ctx, t, c, errs)
 	mime, data, err := c.Preview(ctx, "/f", 10, 50)
 	errs["preview"] = err
 	if err == nil && (len(data) > 50 || mime != "image/png" && mime != "image/jpeg") {
@@ -91,9 +92,54 @@ func callAll(ctx context.Context, t *testing.T, c *Client) (errs map[string]erro
 	return errs
 }
 
+// callContent is callAll for the files and directories of a workspace.
+func callContent(ctx context.Context, t *testing.T, c *Client, errs map[string]error) {
+	st, err := c.Stat(ctx, "/f")
+	errs["stat"] = err
+	if err == nil && (st.Size < 0 || st.Version == "" || len(st.Version) > 100 || strings.ContainsAny(st.Version+st.Identity, "\"\n")) {
+		t.Errorf("accepted %+v", st)
+	}
+	r, st, err := c.ReadRange(ctx, "/f", 2, 5)
+	if err == nil {
+		var n int64
+		n, err = io.Copy(io.Discard, r)
+		if n > 5 || err == nil && n != part(st.Size, 2, 5) {
+			t.Errorf("%d bytes of %+v, %v", n, st, err)
+		}
+		r.Close()
+	}
+	errs["range"] = err
+	_, errs["put"] = c.PutFile(ctx, Put{Path: "/f"}, strings.NewReader("data"))
+	w, err := c.Walk(ctx, Walk{Dir: "/d", Depth: 1, Max: 3})
+	errs["walk"] = err
+	if err == nil && len(w.Entries) > 3 {
+		t.Errorf("accepted %d entries", len(w.Entries))
+	}
+	for _, e := range w.Entries {
+		p := string(e.Path)
+		if path.IsAbs(p) || path.Clean(p) != p || strings.HasPrefix(p, "..") || p == "." || strings.Contains(p, "\x00") {
+			t.Errorf("accepted the name %q", p)
+		}
+	}
+	if r, err = c.Archive(ctx, "/d", Zip); err == nil {
+		var n int64
+		if n, err = io.Copy(io.Discard, io.LimitReader(r, 1<<20)); n == 1<<20 {
+			err = errors.New("endless, which is for the caller to bound")
+		}
+		r.Close()
+	}
+	errs["archive"] = err
+}
+
 func TestClientRefusesNonsense(t *testing.T) {
 	file := func(p string) string {
 		return fmt.Sprintf(`{"file":{"path":%q,"size":1,"mode":420}}`+"\n", base64.StdEncoding.EncodeToString([]byte(p)))
+	}
+	stat := func(rest string) string {
+		return `{"kind":"file","size":1,"mode":420,"identity":"1","version":"1",` + rest + `"mod_time":"2026-01-01T00:00:00Z"}`
+	}
+	entry := func(p, rest string) string {
+		return fmt.Sprintf(`{"entry":{"path":%q,"kind":"file","size":1,"mode":420,%s"mod_time":"2026-01-01T00:00:00Z"}}`+"\n", base64.StdEncoding.EncodeToString([]byte(p)), rest)
 	}
 	const end = `{"end":{"more":0,"skipped":0}}`
 	job := func(rest string) string { return `{"id":"j","state":"exited",` + rest + `"duration":1}` }
@@ -116,6 +162,17 @@ func TestClientRefusesNonsense(t *testing.T) {
 			job(`"stdout":{"bytes":1,"head":"QUJD"},`), job(`"stdout":{"bytes":-1},`), job(`"stderr":{"log":"relative"},`),
 			job(`"stdout":{"bytes":999,"head":"` + strings.Repeat("QUJD", 40) + `"},`), `{"id":"j","state":"exited","duration":-1}`,
 		},
+		"stat": {
+			"", "{}", stat(`"kind":"socket",`), stat(`"size":-1,`), stat(`"mode":2541,`), stat(`"version":"",`), stat(`"version":"\"",`),
+			stat(`"kind":"dir",`), stat(`"real":"Zg==",`), stat(`"identity":"` + strings.Repeat("1", 101) + `",`),
+		},
+		"put": {"", "{}", stat(`"version":"x",`)},
+		"walk": {
+			"", "{}", entry("a", ""), entry("../x", "") + end, entry("/x", "") + end, entry("b", "") + entry("a", "") + end,
+			entry("a", "") + entry("a", "") + end, entry("a", `"kind":"dir",`) + end, entry("a", `"kind":"",`) + end,
+			entry("a", "") + entry("b", "") + entry("c", "") + entry("d", "") + end, `{"end":{"more":-1}}`, strings.Repeat("[", 1<<20),
+		},
+		"range":   {"no header"},
 		"wait":    {`{"id":"j","state":"running"}`},
 		"preview": {"", "plain text", "\x89PNG\r\n\x1a\n" + strings.Repeat("x", 50)},
 		"read":    {"no header"},

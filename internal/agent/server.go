@@ -47,6 +47,7 @@ type Server struct {
 	children *children
 	previews chan struct{} // a token for each that may run
 	work     sync.WaitGroup
+	putting  sync.Mutex // held while a file is given its name
 
 	mu     sync.Mutex
 	closed bool
@@ -111,6 +112,7 @@ func (s *Server) Close() {
 // Serve serves HTTP/2 without TLS on conn until it closes, from either side.
 // Jobs go on.
 func (s *Server) Serve(conn net.Conn) error {
+	enlarge(conn)
 	l := &oneConn{conn: conn, closed: make(chan struct{})}
 	s.mu.Lock()
 	if s.closed {
@@ -191,6 +193,11 @@ func (s *Server) handler() http.Handler {
 		"GET /v1/list":              s.serveList,
 		"GET /v1/preview":           s.servePreview,
 		"POST /v1/expire":           s.serveExpire,
+		"GET /v1/stat":              s.serveStat,
+		"GET /v1/range":             s.serveRange,
+		"PUT /v1/put":               s.servePut,
+		"GET /v1/walk":              s.serveWalk,
+		"GET /v1/archive":           s.serveArchive,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r); err != nil {

@@ -20,6 +20,14 @@ var (
 	ErrNoInput = errors.New("the job takes no input")
 	// ErrNoFile says that a file or directory does not exist.
 	ErrNoFile = errors.New("no such file")
+	// ErrIsDir says that a directory is where a file is wanted, ErrNotDir the
+	// reverse.
+	ErrIsDir  = errors.New("is a directory")
+	ErrNotDir = errors.New("not a directory")
+	// ErrChanged says that a file is not the version that was to be replaced.
+	ErrChanged = errors.New("the file has changed")
+	// ErrPattern says that a pattern is malformed.
+	ErrPattern = errors.New("malformed pattern")
 	// ErrNotPicture says that a file is in no known picture format, is
 	// broken, or is too large to decode.
 	ErrNotPicture = errors.New("not a picture that can be shown")
@@ -59,6 +67,9 @@ var refusals = []struct {
 	{ErrGate, "gate", 409},
 	{ErrNoInput, "no_input", 409},
 	{ErrNoFile, "no_file", 404},
+	{ErrIsDir, "is_dir", 409},
+	{ErrNotDir, "not_dir", 409},
+	{ErrChanged, "changed", 409},
 	{ErrNotPicture, "not_picture", 422},
 }
 
