@@ -39,7 +39,8 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request) {
 		plain(w, http.StatusMethodNotAllowed, "method not allowed")
 		return
 	}
-	token, name, ok := split(r.URL)
+	token, name, ok := splitPath(r.URL, Prefix)
+	ok = ok && validToken(token)
 	if !ok {
 		plain(w, http.StatusNotFound, "not found")
 		return
@@ -74,15 +75,15 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", a.Created, file)
 }
 
-// split takes a URL's path apart as it was sent, so that each file has one
+// splitPath takes a URL's path apart as it was sent, so that each file has one
 // address: an escaped slash is no slash, and a token is never escaped.
-func split(u *url.URL) (token, name string, ok bool) {
-	rest, ok := strings.CutPrefix(u.EscapedPath(), Prefix)
+func splitPath(u *url.URL, prefix string) (token, name string, ok bool) {
+	rest, ok := strings.CutPrefix(u.EscapedPath(), prefix)
 	if !ok {
 		return "", "", false
 	}
 	token, escaped, ok := strings.Cut(rest, "/")
-	if !ok || !validToken(token) || escaped == "" || strings.Contains(escaped, "/") {
+	if !ok || token == "" || escaped == "" || strings.Contains(escaped, "/") {
 		return "", "", false
 	}
 	name, err := url.PathUnescape(escaped)
@@ -103,15 +104,20 @@ func setCommon(h http.Header) {
 func setDownload(h http.Header, a Artifact, now time.Time) {
 	h.Set("Etag", `"`+a.SHA256+`"`)
 	h.Set("Cache-Control", fmt.Sprintf("private, max-age=%d", int64(a.Expires.Sub(now)/time.Second)))
-	if a.MIME == "text/plain" {
+	setContent(h, a.MIME, a.File)
+}
+
+// setContent says what a file is, and what a browser may do with it.
+func setContent(h http.Header, mime, name string) {
+	if mime == "text/plain" {
 		h.Set("Content-Type", "text/plain; charset=utf-8")
 	} else {
-		h.Set("Content-Type", a.MIME)
+		h.Set("Content-Type", mime)
 	}
-	if inline(a.MIME) {
-		h.Set("Content-Disposition", disposition("inline", a.File))
+	if inline(mime) {
+		h.Set("Content-Disposition", disposition("inline", name))
 	} else {
-		h.Set("Content-Disposition", disposition("attachment", a.File))
+		h.Set("Content-Disposition", disposition("attachment", name))
 	}
 }
 

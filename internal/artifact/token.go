@@ -33,9 +33,10 @@ func tokenChar(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// Redact makes a URL path fit for a log: "…" stands in place of a token. That
-// is what follows "sandbox-out" in the path, well formed or not, and anything
-// long enough to be a token elsewhere. It works on any text.
+// Redact makes a URL path fit for a log: "…" stands in place of a token, an
+// artifact's or a link's. That is what follows "sandbox-out" and the like in
+// the path, well formed or not, and anything long enough to be a token
+// elsewhere. It works on any text.
 func Redact(path string) string {
 	var b strings.Builder
 	afterPrefix := false
@@ -49,7 +50,9 @@ func Redact(path string) string {
 			afterPrefix = false
 		default:
 			b.WriteString(redactRuns(seg))
-			afterPrefix = afterPrefix || strings.EqualFold(seg, strings.Trim(Prefix, "/"))
+			for _, prefix := range []string{Prefix, SharePrefix, UploadPrefix} {
+				afterPrefix = afterPrefix || strings.EqualFold(seg, strings.Trim(prefix, "/"))
+			}
 		}
 	}
 	return b.String()

@@ -35,9 +35,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setDefaults(w.Header(), id)
 	defer s.finish(a, r, start)
 
-	if r.ContentLength > s.maxBody {
+	most := s.bodyLimit(r.URL.Path)
+	if r.ContentLength > most {
 		w.Header().Set("Connection", "close") // rather than read it all
-		plain(a, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request is larger than %d bytes", s.maxBody))
+		plain(a, http.StatusRequestEntityTooLarge, fmt.Sprintf("the request is larger than %d bytes", most))
 		return
 	}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -45,7 +46,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// Recorders know no deadlines, and need none.
 		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
 		// MaxBytesReader closes the connection through w, so it gets the inner one.
-		r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, s.maxBody), control: control}
+		r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, most), control: control}
 	}
 	s.route(a, r)
 }

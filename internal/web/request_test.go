@@ -163,6 +163,29 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
+func TestBodyLimitOfATree(t *testing.T) {
+	s := New(Options{MaxBody: 10})
+	s.LimitBody("/large/", 100)
+	count := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	})
+	s.Handle("/large/", count)
+	s.Handle("/small/", count)
+	for path, status := range map[string]int{"/large/x": 200, "/small/x": 413, "/large": 413} {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest("PUT", path, strings.NewReader(strings.Repeat("x", 100))))
+		if w.Code != status {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest("PUT", "/large/x", io.MultiReader(strings.NewReader(strings.Repeat("x", 101)))))
+	if !strings.HasPrefix(w.Body.String(), "100 http: request body too large") {
+		t.Errorf("above the bound: %s", w.Body)
+	}
+}
+
 // TestStreaming: an event reaches the client while the handler still runs,
 // by either way of flushing, for longer than any timeout.
 func TestStreaming(t *testing.T) {

@@ -51,6 +51,7 @@ type Server struct {
 	log       *slog.Logger
 	publicURL *url.URL
 	maxBody   int64
+	large     map[string]int64 // bounds of bodies below a path
 }
 
 // New returns a server that answers GET /healthz, and 404 to all else.
@@ -77,6 +78,24 @@ func (s *Server) Handle(pattern string, h http.Handler, with ...Middleware) {
 	if tree, ok := strings.CutSuffix(pattern, "/"); ok {
 		s.mux.HandleFunc(tree, notFound) // in place of ServeMux's redirect
 	}
+}
+
+// LimitBody gives requests below a path, which ends in a slash, a bound of
+// their own on the body, in bytes, in the place of Options.MaxBody.
+func (s *Server) LimitBody(tree string, max int64) {
+	if s.large == nil {
+		s.large = map[string]int64{}
+	}
+	s.large[tree] = max
+}
+
+func (s *Server) bodyLimit(p string) int64 {
+	for tree, max := range s.large {
+		if strings.HasPrefix(p, tree) {
+			return max
+		}
+	}
+	return s.maxBody
 }
 
 // Serve answers requests on l until ctx ends. It then lets requests end by

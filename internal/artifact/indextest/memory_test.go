@@ -10,3 +10,7 @@ import (
 func TestMemory(t *testing.T) {
 	indextest.Run(t, func(*testing.T) artifact.Index { return indextest.NewMemory() })
 }
+
+func TestMemoryLinks(t *testing.T) {
+	indextest.RunLinks(t, func(*testing.T) artifact.LinkStore { return indextest.NewMemoryLinks() })
+}
