@@ -65,7 +65,7 @@ func TestImportRules(t *testing.T) {
 		"internal/engine/native":      {"internal/engine", "internal/agent", "internal/image"},
 		"internal/engine/enginetest":  {"internal/engine", "internal/agent"},
 		"internal/sandbox":            {"internal/engine", "internal/agent", "internal/artifact", "internal/lang", "internal/access"},
-		"internal/workspace":          {"internal/sandbox", "internal/engine", "internal/agent", "internal/access"},
+		"internal/workspace":          {"internal/sandbox", "internal/engine", "internal/agent", "internal/artifact", "internal/access"},
 		"internal/job":                {"internal/sandbox", "internal/workspace", "internal/engine", "internal/agent", "internal/access"},
 		"internal/job/jobtest":        {"internal/job"},
 		"internal/mcpserver":          {"internal/job", "internal/workspace", "internal/sandbox", "internal/access", "internal/engine", "internal/lang"},

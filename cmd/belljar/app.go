@@ -39,6 +39,8 @@ type app struct {
 	manager    *sandbox.Manager
 	workspaces *workspace.Manager
 	desk       *job.Desk
+	links      *artifact.Links
+	files      *workspace.Files
 	metrics    *metrics
 
 	// url is where MCP is served, once it is.
@@ -113,12 +115,35 @@ func (a *app) openWorkspaces(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := a.openFiles(); err != nil {
+		return err
+	}
 	a.desk, err = job.Open(ctx, job.Options{
 		Runs: a.manager, Workspaces: a.workspaces, Store: a.db,
 		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes),
 		DefaultTimeout: time.Duration(a.cfg.ExecuteTimeout), MaxTimeout: time.Duration(a.cfg.MaxExecuteTimeout), Log: a.log,
 	})
 	return err
+}
+
+// openFiles opens what works on the files of workspaces.
+func (a *app) openFiles() error {
+	secret, err := artifact.LinkSecret(filepath.Join(a.cfg.StateDir, "link-secret"))
+	if err != nil {
+		return err
+	}
+	lender := workspace.Lending{Manager: a.workspaces}
+	a.links, err = artifact.NewLinks(artifact.LinkOptions{
+		Store: a.db, Workspaces: workspace.Linked(lender), Secret: secret, Key: a.cfg.APIKey,
+		BaseURL: a.cfg.PublicURL, TTL: time.Duration(a.cfg.LinkTTL), Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.files = workspace.NewFiles(workspace.FilesOptions{
+		Lender: lender, Links: a.links, MaxText: int(a.cfg.MaxOutput), MaxUpload: int64(a.cfg.UploadBytes), Log: a.log,
+	})
+	return nil
 }
 
 // workspaceImage is what a workspace starts from: the image that is made for
@@ -176,17 +201,20 @@ func (a *app) close() error {
 func (a *app) mount() *web.Server {
 	s := a.mountLinks()
 	most := maxRequest(a.cfg.InputBytes)
-	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.backend()), most),
+	s.Handle("/mcp", mcpserver.Handler(tools(a.cfg, a.log, a.table, a.backend(), a.files), most),
 		s.Local(), s.Budget(2*most), web.KeepAlive(time.Duration(a.cfg.KeepAlive)))
 	s.Handle("/metrics", a.metrics.handler(), s.Local())
 	return s
 }
 
-// mountLinks returns a server of the output files alone.
+// mountLinks returns a server of links to files alone.
 func (a *app) mountLinks() *web.Server {
 	public, _ := url.Parse(a.cfg.PublicURL) // checked with the settings
 	s := web.New(web.Options{Log: a.log, PublicURL: public, MaxBody: maxRequest(a.cfg.InputBytes)})
 	s.Handle(artifact.Prefix, a.artifacts.Handler())
+	s.Handle(artifact.SharePrefix, a.links.ShareHandler())
+	s.Handle(artifact.UploadPrefix, a.links.UploadHandler())
+	s.LimitBody(artifact.UploadPrefix, int64(a.cfg.UploadBytes))
 	return s
 }
 
@@ -194,10 +222,11 @@ func (a *app) mountLinks() *web.Server {
 // four bytes for three, line breaks come on top, and JSON is around it.
 func maxRequest(inputs byteSize) int64 { return int64(inputs)/2*3 + 1<<20 }
 
-// tools returns the MCP server, with what carries its calls out.
-func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Backend) *mcp.Server {
+// tools returns the MCP server, with what carries its calls out. Without files,
+// it has no tools for them.
+func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Backend, files mcpserver.FilesBackend) *mcp.Server {
 	return mcpserver.New(mcpserver.Options{
-		Backend: backend, Version: version, Runtimes: table.Names(),
+		Backend: backend, Files: files, LinkTTL: time.Duration(cfg.LinkTTL), Version: version, Runtimes: table.Names(),
 		DefaultTimeout: time.Duration(cfg.DefaultTimeout), MaxTimeout: time.Duration(cfg.MaxTimeout),
 		CommandTimeout: time.Duration(cfg.ExecuteTimeout), MaxCommandTimeout: time.Duration(cfg.MaxExecuteTimeout),
 		Sets: cfg.Toolsets, Log: log,
@@ -221,6 +250,7 @@ func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) err
 	defer stop()
 	defer context.AfterFunc(ctx, a.desk.Drain)()
 	go a.artifacts.Run(local)
+	go a.links.Run(local)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(local, l) }()
 	err = f(ctx)
@@ -230,7 +260,8 @@ func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) err
 
 func (a *app) sweep(ctx context.Context) (int, error) {
 	removed, err := a.artifacts.Sweep(ctx)
-	return removed, errors.Join(err, a.manager.Sweep(ctx))
+	_, forgotten := a.links.Sweep(ctx)
+	return removed, errors.Join(err, forgotten, a.manager.Sweep(ctx))
 }
 
 // imageKeeper is the store of images, with what else has to do with them.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/joho/godotenv"
 
+	"belljar/internal/artifact"
 	"belljar/internal/engine"
 	"belljar/internal/lang"
 	"belljar/internal/mcpserver"
@@ -48,7 +49,7 @@ type Config struct {
 	Network string   `env:"BELLJAR_NETWORK" default:"none" help:"Network of a sandbox; so far there is none."`
 	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
 
-	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,jobs,sandboxes" help:"Tools to offer: any of runs, workspace, jobs, sandboxes."`
+	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,files,jobs,sandboxes" help:"Tools to offer: any of runs, workspace, files, jobs, sandboxes."`
 	WorkspaceImage    string   `env:"BELLJAR_WORKSPACE_IMAGE" help:"Image that workspaces start from. Default: workbench if there is one, else SANDBOX_IMAGE."`
 	ExecuteTimeout    seconds  `env:"BELLJAR_EXECUTE_TIMEOUT" default:"3600" help:"A command's time limit if it asks for none."`
 	MaxExecuteTimeout seconds  `env:"BELLJAR_MAX_EXECUTE_TIMEOUT" default:"604800" help:"The longest time limit that a command can ask for."`
@@ -60,6 +61,10 @@ type Config struct {
 	WorkspacePIDs     int64    `name:"workspace-pids" env:"BELLJAR_WORKSPACE_PIDS" default:"1024" help:"Processes and threads of a workspace."`
 	WorkspaceDisk     byteSize `env:"BELLJAR_WORKSPACE_DISK" default:"20GiB" help:"Disk of a workspace."`
 	WorkspaceInodes   int64    `env:"BELLJAR_WORKSPACE_INODES" default:"1310720" help:"Files of a workspace."`
+
+	LinkTTL     seconds  `name:"link-ttl" env:"LINK_TTL" default:"604800" help:"How long a link to a file of a workspace lives if it is not said."`
+	UploadBytes byteSize `env:"BELLJAR_UPLOAD_BYTES" default:"4GiB" help:"Largest file that can be put into a workspace by a link."`
+	APIKey      string   `name:"api-key" env:"SANDBOX_API_KEY" placeholder:"KEY" help:"Signs links to the files of workspaces, with the server's own secret; with another one, no link of before is good. Give it in the environment, since arguments show."`
 
 	InputBytes  byteSize `env:"BELLJAR_INPUT_BYTES" default:"64MiB" help:"Script, stdin and input files of a run together."`
 	MaxOutput   byteSize `name:"max-output-bytes" env:"MAX_OUTPUT_BYTES" default:"64KiB" help:"Text of stdout, and of stderr, in a result. The rest goes to a file."`
@@ -112,6 +117,8 @@ func (c *Config) check() error {
 		want string
 	}{
 		{"OUTPUT_TTL", c.OutputTTL > 0, "more than 0"},
+		{"LINK_TTL", c.LinkTTL > 0 && time.Duration(c.LinkTTL) <= artifact.MaxLinkTTL, "more than 0 and at most 365 days"},
+		{"BELLJAR_UPLOAD_BYTES", c.UploadBytes > 0, "more than 0"},
 		{"MAX_OUTPUT_BYTES", c.MaxOutput > 0 && c.MaxOutput <= 4<<20, "more than 0 and at most 4MiB"},
 		{"BELLJAR_CONCURRENCY", c.Concurrency > 0, "at least 1"},
 		{"BELLJAR_CPUS", c.CPUs > 0, "more than 0"},

@@ -76,6 +76,7 @@ func (a *app) listen() (net.Listener, error) {
 	}
 	if a.cfg.PublicURL == "" {
 		a.artifacts.SetBaseURL(baseURL(l))
+		a.links.SetBaseURL(baseURL(l))
 	}
 	return l, nil
 }

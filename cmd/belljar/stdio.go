@@ -26,7 +26,7 @@ func (stdioCmd) Run(s *session) error {
 			return err
 		}
 		return withOwner(s.ctx, s.cfg, s.log, func(client *control.Client) error {
-			return speak(s.ctx, s, table, client)
+			return speak(s.ctx, s, table, client, nil)
 		})
 	}
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *app) serveStdio(s *session) error {
 		if err := a.manager.StartPool(); err != nil {
 			return err
 		}
-		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.backend()) })
+		return a.serveLinks(ctx, l, func(ctx context.Context) error { return speak(ctx, s, a.table, a.backend(), a.files) })
 	})
 }
 
@@ -72,8 +72,8 @@ func (a *app) serveLinks(ctx context.Context, l net.Listener, f func(context.Con
 }
 
 // speak serves one client on standard input and output.
-func speak(ctx context.Context, s *session, table lang.Table, backend mcpserver.Backend) error {
-	err := tools(s.cfg, s.log, table, backend).Run(ctx, &mcp.StdioTransport{})
+func speak(ctx context.Context, s *session, table lang.Table, backend mcpserver.Backend, files mcpserver.FilesBackend) error {
+	err := tools(s.cfg, s.log, table, backend, files).Run(ctx, &mcp.StdioTransport{})
 	if ctx.Err() != nil { // a signal is a normal end
 		return nil
 	}

@@ -55,18 +55,22 @@ type Jobs interface {
 // with what it has no use for.
 const (
 	SetRuns      = "runs"      // run_script, list_runtimes
-	SetWorkspace = "workspace" // execute
+	SetWorkspace = "workspace" // execute, share_file, revoke_link
+	SetFiles     = "files"     // read_file, write_file, edit_file, list_files, upload_url
 	SetJobs      = "jobs"      // job_wait, job_output, job_input, job_kill, job_list
 	SetSandboxes = "sandboxes" // sandbox_list, sandbox_create, sandbox_stop, sandbox_delete
 )
 
 // Sets are the names of all sets of tools.
-func Sets() []string { return []string{SetRuns, SetWorkspace, SetJobs, SetSandboxes} }
+func Sets() []string { return []string{SetRuns, SetWorkspace, SetFiles, SetJobs, SetSandboxes} }
 
 // Options configure a server.
 type Options struct {
 	Backend Backend // required
 	Version string  // of Belljar
+	// Files carries out the tools for files and links, which are left out if it
+	// is nil.
+	Files FilesBackend
 
 	// What the descriptions of the tools name. The backend decides.
 	Runtimes       []string // names, sorted
@@ -80,6 +84,8 @@ type Options struct {
 	// Wait is how long a call waits for a job if it does not say; 45 s if zero,
 	// since common clients give up after 60 s.
 	Wait time.Duration
+	// LinkTTL is how long a link of share_file is good if it does not say.
+	LinkTTL time.Duration
 
 	// ProgressEvery is the time between two progress notices of a call that
 	// asked for them; 5 s if zero.
@@ -102,6 +108,10 @@ const (
 	aboutWorkspace = `- execute runs a bash command as root in a Linux machine that stays: files below /sandbox and installed packages are there the next time. Each call is a new bash.
 - What is started with setsid nohup cmd >log 2>&1 & goes on after the call.
 `
+	aboutLinks = `- share_file gives a link to a file of that machine. Give the user the link.
+`
+	aboutFiles = `- read_file, write_file, edit_file and list_files work on the files of that machine; upload_url lets the user put a file there.
+`
 	aboutJobs = `- A call that takes long answers with status running and a job_id: the work goes on. job_wait waits for its end, job_output reads on, job_kill ends it, job_list finds it again.
 `
 	aboutSandboxes = `- execute works in the sandbox "default", which is there without being made. sandbox_create makes others, each a machine of its own.
@@ -112,16 +122,28 @@ const (
 func (o Options) instructions() string {
 	text := "Belljar runs code in sealed Linux sandboxes.\n"
 	for _, set := range []struct{ name, about string }{
-		{SetRuns, aboutRuns}, {SetWorkspace, aboutWorkspace}, {SetJobs, aboutJobs}, {SetSandboxes, aboutSandboxes},
+		{SetRuns, aboutRuns}, {SetWorkspace, aboutWorkspace}, {SetFiles, aboutFiles},
+		{SetJobs, aboutJobs}, {SetSandboxes, aboutSandboxes},
 	} {
 		if o.has(set.name) {
 			text += set.about
+		}
+		if set.name == SetWorkspace && o.hasLinks() {
+			text += aboutLinks
 		}
 	}
 	return strings.TrimSuffix(text, "\n")
 }
 
-func (o Options) has(set string) bool { return len(o.Sets) == 0 || slices.Contains(o.Sets, set) }
+func (o Options) has(set string) bool {
+	if set == SetFiles && o.Files == nil {
+		return false
+	}
+	return len(o.Sets) == 0 || slices.Contains(o.Sets, set)
+}
+
+// hasLinks is whether links to files are offered, which go with execute.
+func (o Options) hasLinks() bool { return o.has(SetWorkspace) && o.Files != nil }
 
 // New returns a server with all tools. One server serves any number of
 // connections and callers.
@@ -150,6 +172,12 @@ func New(o Options) *mcp.Server {
 	}
 	if o.has(SetWorkspace) {
 		addExecute(s, o)
+	}
+	if o.hasLinks() {
+		addLinkTools(s, o)
+	}
+	if o.has(SetFiles) {
+		addFileTools(s, o)
 	}
 	if o.has(SetJobs) {
 		addJobWait(s, o)
