@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -311,6 +313,28 @@ func TestExecCommand(t *testing.T) {
 	}
 	if out, _, _ := output(t, s.state, "", "exec", "printf", "%s|", "a b", "$HOME", "it's"); out != "a b|$HOME|it's|" {
 		t.Errorf("words arrive as %q", out)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "in.bin")
+	if err := os.WriteFile(file, []byte(binary), 0o751); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{file, ":"}, {":in.bin", filepath.Join(dir, "out.bin")}, {"default:/sandbox/in.bin", dir + "/"}} {
+		if _, errs, code := output(t, s.state, "", "cp", c[0], c[1]); code != 0 {
+			t.Errorf("cp %s %s: %s", c[0], c[1], errs)
+		}
+	}
+	for _, name := range []string{"in.bin", "out.bin"} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if data, readErr := os.ReadFile(filepath.Join(dir, name)); err != nil || readErr != nil || string(data) != binary || st.Mode() != 0o751 {
+			t.Errorf("%s: %d bytes, %v, %v", name, len(data), st, err)
+		}
+	}
+	if _, errs, code := output(t, s.state, "", "cp", "a", "b"); code != 1 || !strings.Contains(errs, "must be in a sandbox") {
+		t.Errorf("cp a b: %d %s", code, errs)
+	}
+	if _, errs, code := output(t, s.state, "", "cp", ":nowhere", dir); code != 1 || !strings.Contains(errs, "does not exist") {
+		t.Errorf("cp of nothing: %d %s", code, errs)
 	}
 	id, _, code := output(t, s.state, "", "exec", "-d", "echo begun; sleep 1000")
 	if code != 0 {

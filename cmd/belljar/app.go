@@ -243,7 +243,7 @@ func (a *app) serveLocal(ctx context.Context, f func(context.Context) error) err
 		Info: func() control.Info {
 			return control.Info{Version: version, PID: os.Getpid(), URL: a.url, Engine: a.engine.Properties().Engine}
 		},
-		Backend: a.backend(), Images: imageKeeper{a.images, a.engine, a.manager}, Sweep: a.sweep,
+		Backend: a.backend(), Files: a.files, Images: imageKeeper{a.images, a.engine, a.manager}, Sweep: a.sweep,
 		Artifacts: a.artifacts.Handler(), ArtifactPrefix: artifact.Prefix, Log: a.log,
 	}
 	local, stop := context.WithCancel(context.WithoutCancel(ctx))

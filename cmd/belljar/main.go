@@ -30,6 +30,7 @@ type cli struct {
 	Runtimes runtimesCmd `cmd:"" name:"list-runtimes" help:"List the runtimes."`
 	Exec     execCmd     `cmd:"" help:"Execute a command in a workspace."`
 	Shell    shellCmd    `cmd:"" help:"Open a shell in a workspace."`
+	CP       cpCmd       `cmd:"" name:"cp" help:"Copy a file into a workspace or out of one."`
 	PS       psCmd       `cmd:"" name:"ps" help:"List the jobs that run."`
 	Logs     logsCmd     `cmd:"" help:"Print what a job has printed, until it ends."`
 	Kill     killCmd     `cmd:"" help:"End a job."`

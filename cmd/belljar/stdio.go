@@ -26,7 +26,7 @@ func (stdioCmd) Run(s *session) error {
 			return err
 		}
 		return withOwner(s.ctx, s.cfg, s.log, func(client *control.Client) error {
-			return speak(s.ctx, s, table, client, nil)
+			return speak(s.ctx, s, table, client, client.Files())
 		})
 	}
 	if err != nil {

@@ -138,7 +138,12 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (*http.R
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://belljar"+path, bytes.NewReader(data))
+	return c.send(ctx, method, path, bytes.NewReader(data))
+}
+
+// send is do with a body of bytes.
+func (c *Client) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://belljar"+path, body)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 type Server struct {
 	Info      func() Info
 	Backend   Backend
+	Files     Files
 	Images    Images
 	Sweep     func(context.Context) (removed int, err error)
 	Artifacts http.Handler // mounted at ArtifactPrefix
@@ -99,6 +100,7 @@ func (s *Server) handler() http.Handler {
 	mux.Handle("GET /v1/runtimes", answered(func(r *http.Request) (any, error) { return s.Backend.Runtimes(r.Context()) }))
 	s.mountJobs(mux)
 	s.mountSandboxes(mux)
+	s.mountFiles(mux)
 	mux.Handle("GET /v1/images", answered(func(*http.Request) (any, error) { return s.Images.List() }))
 	mux.Handle("DELETE /v1/images/{ref...}", admin(answered(func(r *http.Request) (any, error) {
 		return struct{}{}, s.Images.Remove(r.Context(), r.PathValue("ref"))
@@ -114,7 +116,10 @@ func (s *Server) handler() http.Handler {
 		return s.Images.Load(ctx, r.Path, tell)
 	})))
 	mux.Handle("GET "+s.ArtifactPrefix, s.Artifacts)
-	return permit(http.MaxBytesHandler(mux, maxBody), func(p peer) bool { return p.known }, "the caller's credentials cannot be read")
+	all := http.NewServeMux()
+	all.Handle("PUT "+filePath, answered(s.copyIn)) // streamed, so of any size
+	all.Handle("/", http.MaxBytesHandler(mux, maxBody))
+	return permit(all, func(p peer) bool { return p.known }, "the caller's credentials cannot be read")
 }
 
 // admin serves a call for root and the server's own user.
