@@ -32,6 +32,8 @@ type Backend interface {
 	Output(ctx context.Context, s access.Subject, id, since string, wait time.Duration) (job.Output, error)
 	Input(ctx context.Context, s access.Subject, id, text string, last bool) (taken int64, err error)
 	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
+	Inspect(ctx context.Context, s access.Subject, id string) (job.State, error)
+	Cancel(ctx context.Context, s access.Subject, id string) error
 	List(ctx context.Context, s access.Subject) ([]job.Job, error)
 	Read(ctx context.Context, s access.Subject, id string, since agent.Cursor, max int, wait time.Duration) (agent.Output, error)
 	Resize(ctx context.Context, s access.Subject, id string, size agent.Size) error

@@ -35,6 +35,58 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// jobs looks after one job.
+type jobs struct {
+	*host
+	state     job.State
+	cancelled string
+}
+
+func (j *jobs) Inspect(_ context.Context, s access.Subject, id string) (job.State, error) {
+	if id != j.state.ID || s != access.Owner {
+		return job.State{}, &sandbox.RequestError{Message: "there is no job " + id}
+	}
+	return j.state, nil
+}
+
+func (j *jobs) Cancel(ctx context.Context, s access.Subject, id string) error {
+	_, err := j.Inspect(ctx, s, id)
+	j.cancelled = id
+	return err
+}
+
+func TestJobs(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 1e6, time.UTC)
+	h := &jobs{host: &host{}}
+	c := dial(t, serveBackend(t, h.host, h))
+	for name, state := range map[string]job.State{
+		"running": {Job: job.Job{ID: "job-1", Status: job.Running, Begun: noon, Seconds: 1.5}, Kept: noon.Add(time.Hour),
+			Progress: &job.Progress{Elapsed: 1500 * time.Millisecond, Limit: time.Hour, Line: "half of it"}},
+		"over": {Job: job.Job{ID: "job-1", Kind: job.Command, Status: job.Exited, Title: "x", Sandbox: "default", Begun: noon}, Ended: noon.Add(time.Minute), Kept: noon.Add(time.Hour),
+			Reply: &job.Reply{ID: "job-1", Status: job.Exited, Command: &job.Result{ExitCode: 137}}, Cancelled: true},
+		"faulty": {Job: job.Job{ID: "job-1", Begun: noon}, Kept: noon, Ended: noon, Refused: "it broke", Fault: true},
+	} {
+		h.state = state
+		got, err := c.Inspect(t.Context(), access.Subject{}, "job-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(state, got); d != "" {
+			t.Errorf("%s (-sent +received):\n%s", name, d)
+		}
+	}
+	if err := c.Cancel(t.Context(), access.Subject{}, "job-1"); err != nil || h.cancelled != "job-1" {
+		t.Errorf("cancelling: %v, %q", err, h.cancelled)
+	}
+	var refused *sandbox.RequestError
+	if _, err := c.Inspect(t.Context(), access.Owner, "job-2"); !errors.As(err, &refused) {
+		t.Errorf("another job: %v", err)
+	}
+	if err := c.Cancel(t.Context(), access.Owner, "job-2"); !errors.As(err, &refused) {
+		t.Errorf("cancelling another job: %v", err)
+	}
+}
+
 // host is what stands behind the socket: it keeps what it was asked for.
 type host struct {
 	Backend // for what no test asks of it
@@ -93,7 +145,10 @@ func (h shelf) Load(_ context.Context, path string, p image.Progress) ([]image.I
 }
 
 // serve serves h and returns the socket's path.
-func serve(t *testing.T, h *host) string {
+func serve(t *testing.T, h *host) string { return serveBackend(t, h, h) }
+
+// serveBackend is serve with another backend.
+func serveBackend(t *testing.T, h *host, b Backend) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := Listen(path)
@@ -102,7 +157,7 @@ func serve(t *testing.T, h *host) string {
 	}
 	s := &Server{
 		Info:    func() Info { return Info{Version: "v", PID: 7} },
-		Backend: h, Images: shelf{h},
+		Backend: b, Images: shelf{h},
 		Sweep: func(context.Context) (int, error) { return 3, h.err },
 		Artifacts: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			io.WriteString(w, r.Method+" "+r.URL.Path)

@@ -43,6 +43,12 @@ func (s *Server) mountJobs(mux *http.ServeMux) {
 	mux.Handle("POST /v1/jobs/kill", asked(func(ctx context.Context, q jobRequest) (any, error) {
 		return s.Backend.Kill(ctx, access.Owner, q.ID, q.Signal)
 	}))
+	mux.Handle("POST /v1/jobs/inspect", asked(func(ctx context.Context, q jobRequest) (any, error) {
+		return s.Backend.Inspect(ctx, access.Owner, q.ID)
+	}))
+	mux.Handle("POST /v1/jobs/cancel", asked(func(ctx context.Context, q jobRequest) (any, error) {
+		return struct{}{}, s.Backend.Cancel(ctx, access.Owner, q.ID)
+	}))
 }
 
 // await serves a call that waits for a job.
@@ -112,6 +118,17 @@ func (c *Client) Resize(ctx context.Context, _ access.Subject, id string, size a
 // Kill ends a job, as job.Desk does.
 func (c *Client) Kill(ctx context.Context, _ access.Subject, id, signal string) (job.Reply, error) {
 	return call[job.Reply](ctx, c, "POST", "/v1/jobs/kill", jobRequest{ID: id, Signal: signal})
+}
+
+// Inspect returns how a job is, as job.Desk does.
+func (c *Client) Inspect(ctx context.Context, _ access.Subject, id string) (job.State, error) {
+	return call[job.State](ctx, c, "POST", "/v1/jobs/inspect", jobRequest{ID: id})
+}
+
+// Cancel ends a job, as job.Desk does.
+func (c *Client) Cancel(ctx context.Context, _ access.Subject, id string) error {
+	_, err := call[struct{}](ctx, c, "POST", "/v1/jobs/cancel", jobRequest{ID: id})
+	return err
 }
 
 func waitFor[Q any](ctx context.Context, c *Client, path string, q Q, w job.Wait) (job.Reply, error) {

@@ -77,9 +77,11 @@ type live struct {
 	done  chan struct{} // closed when end is set
 
 	end     outcome
-	failure error // in its place: why the job was not carried out
+	ended   time.Time
+	failure error // in end's place: why the job was not carried out
 
-	noted bool // it is on record; guarded by the desk's mu
+	noted     bool // it is on record; guarded by the desk's mu
+	cancelled bool // Cancel was called; guarded by the desk's mu
 }
 
 // over is whether the job has ended, a moment before it is live no more.
@@ -184,7 +186,10 @@ func (d *Desk) begin(j *live) error {
 
 // finish notes how a job ended and lets those know who wait for it.
 func (d *Desk) finish(j *live, end outcome, failure error) {
-	j.end, j.failure = end, failure
+	d.mu.Lock()
+	end.Cancelled = j.cancelled && end.killed()
+	d.mu.Unlock()
+	j.end, j.ended, j.failure = end, d.o.Now(), failure
 	close(j.done)
 	d.mu.Lock()
 	noted := j.noted
@@ -217,7 +222,7 @@ func (d *Desk) record(ctx context.Context, j *live) error {
 func (d *Desk) note(j *live) {
 	data, err := json.Marshal(j.end)
 	if err == nil {
-		err = d.o.Store.EndJob(context.Background(), j.ID, d.o.Now(), data)
+		err = d.o.Store.EndJob(context.Background(), j.ID, j.ended, data)
 	}
 	if err != nil {
 		d.o.Log.Error("noting the end of a job failed", "job", j.ID, "err", err)

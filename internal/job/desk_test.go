@@ -47,7 +47,13 @@ func open(t *testing.T) *fixture {
 	return openOn(t, enginetest.NewMemory(t), &jobtest.Memory{})
 }
 
-func openOn(t *testing.T, e *enginetest.Memory, store *jobtest.Memory) *fixture {
+// options are those of what a desk stands on, and its own.
+type options struct {
+	runs sandbox.Options
+	desk job.Options
+}
+
+func openOn(t *testing.T, e *enginetest.Memory, store *jobtest.Memory, change ...func(*options)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, engine: e, store: store}
 	table, err := lang.Load()
@@ -56,16 +62,22 @@ func openOn(t *testing.T, e *enginetest.Memory, store *jobtest.Memory) *fixture 
 	f.check(err)
 	t.Cleanup(func() { files.Close() })
 	limits := engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000}
-	f.runs, err = sandbox.New(sandbox.Options{Engine: e, Store: files, Table: table, ServerID: "s", Image: "mini", Limits: limits})
+	o := options{
+		runs: sandbox.Options{Engine: e, Store: files, Table: table, ServerID: "s", Image: "mini", Limits: limits},
+		desk: job.Options{Store: store, MaxOutput: 2000, LogBytes: 1 << 20, MaxTimeout: 2 * time.Hour},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	f.runs, err = sandbox.New(o.runs)
 	f.check(err)
 	f.check(f.runs.Start(t.Context()))
 	f.workspaces, err = workspace.Open(t.Context(), workspace.Options{
 		Engine: e, ServerID: "s", Image: func() string { return "mini" }, Limits: limits,
 	})
 	f.check(err)
-	f.Desk, err = job.Open(t.Context(), job.Options{
-		Runs: f.runs, Workspaces: f.workspaces, Store: store, MaxOutput: 2000, LogBytes: 1 << 20, MaxTimeout: 2 * time.Hour,
-	})
+	o.desk.Runs, o.desk.Workspaces = f.runs, f.workspaces
+	f.Desk, err = job.Open(t.Context(), o.desk)
 	f.check(err)
 	t.Cleanup(f.close)
 	return f
@@ -86,10 +98,10 @@ func (f *fixture) close() {
 }
 
 // reopen is a restart of the server.
-func (f *fixture) reopen() *fixture {
+func (f *fixture) reopen(change ...func(*options)) *fixture {
 	f.t.Helper()
 	f.close()
-	return openOn(f.t, f.engine.Reopen(), f.store)
+	return openOn(f.t, f.engine.Reopen(), f.store, change...)
 }
 
 func (f *fixture) context() context.Context {

@@ -120,4 +120,9 @@ type outcome struct {
 	Script  *sandbox.Result `json:"script,omitempty"`
 	// Refused says why it was not carried out.
 	Refused string `json:"refused,omitempty"`
+	// Fault is whether that is the server's fault, and nothing that the caller
+	// could mend.
+	Fault bool `json:"fault,omitempty"`
+	// Cancelled is whether Cancel ended it.
+	Cancelled bool `json:"cancelled,omitempty"`
 }

@@ -47,8 +47,11 @@ func (d *Desk) finishRun(j *live, run *sandbox.Run) {
 	switch {
 	case errors.As(err, &refused):
 		end = outcome{Refused: refused.Message}
+	case errors.Is(err, context.Canceled):
+		end = outcome{Refused: "the run was ended before its script was over"}
 	case err != nil:
-		end = outcome{Refused: "the script could not be run to its end"}
+		d.o.Log.Error("a run failed", "job", j.ID, "err", err)
+		end = outcome{Refused: "the script could not be run to its end; the server's log says why, under " + j.ID, Fault: true}
 	}
 	d.finish(j, end, err)
 }

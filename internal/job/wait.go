@@ -3,7 +3,6 @@ package job
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -183,7 +182,7 @@ func (d *Desk) Await(ctx context.Context, s access.Subject, id string, w Wait) (
 // ended is the reply of a job that is known by its record alone.
 func ended(r Record) (Reply, error) {
 	if r.Ended.IsZero() {
-		return Reply{}, errors.New("a running job is not looked after") // the desk is closing
+		return Reply{}, errUnattended
 	}
 	var end outcome
 	if err := json.Unmarshal(r.Outcome, &end); err != nil {
