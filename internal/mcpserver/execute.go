@@ -45,15 +45,9 @@ func addExecute(s *mcp.Server, o Options) {
 		if err != nil {
 			return failure(o.Log, execute, err), nil
 		}
-		w, err := o.wait(ctx, req, wait, cmp.Or(r.Timeout, o.CommandTimeout))
-		if err != nil {
-			return failure(o.Log, execute, err), nil
-		}
-		reply, err := o.Backend.Execute(ctx, r, w)
-		if err != nil {
-			return failure(o.Log, execute, err), nil
-		}
-		return o.replyResult(reply), nil
+		return o.carryOut(ctx, req, wait, cmp.Or(r.Timeout, o.CommandTimeout), func(ctx context.Context, w job.Wait) (job.Reply, error) {
+			return o.Backend.Execute(ctx, r, w)
+		})
 	})
 }
 

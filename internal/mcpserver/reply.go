@@ -120,18 +120,23 @@ func (o Options) wait(ctx context.Context, req *mcp.CallToolRequest, seconds *fl
 		if gone {
 			return
 		}
-		message := fmt.Sprintf("running for %.0f s", p.Elapsed.Seconds())
-		if limit := cmp.Or(p.Limit, timeout); limit > 0 {
-			message += fmt.Sprintf(" of %.0f s at most", limit.Seconds())
-		}
-		if p.Line != "" {
-			message += ": " + p.Line
-		}
 		gone = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			ProgressToken: token, Progress: p.Elapsed.Seconds(), Message: message,
+			ProgressToken: token, Progress: p.Elapsed.Seconds(), Message: progressText(p, timeout),
 		}) != nil
 	}
 	return w, nil
+}
+
+// progressText says how far a job is. limit is its timeout, if p has none.
+func progressText(p job.Progress, limit time.Duration) string {
+	text := fmt.Sprintf("running for %.0f s", p.Elapsed.Seconds())
+	if limit := cmp.Or(p.Limit, limit); limit > 0 {
+		text += fmt.Sprintf(" of %.0f s at most", limit.Seconds())
+	}
+	if p.Line != "" {
+		text += ": " + p.Line
+	}
+	return text
 }
 
 // describeWait fills in what the argument wait is, or takes it away where a

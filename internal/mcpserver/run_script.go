@@ -51,15 +51,9 @@ func addRunScript(s *mcp.Server, o Options) {
 		}
 		ctx, cancel := whileAnswerable(ctx)
 		defer cancel()
-		w, err := o.wait(ctx, req, wait, cmp.Or(r.Timeout, o.DefaultTimeout))
-		if err != nil {
-			return failure(o.Log, runScript, err), nil
-		}
-		reply, err := o.Backend.Run(ctx, r, w)
-		if err != nil {
-			return failure(o.Log, runScript, err), nil
-		}
-		return o.replyResult(reply), nil
+		return o.carryOut(ctx, req, wait, cmp.Or(r.Timeout, o.DefaultTimeout), func(ctx context.Context, w job.Wait) (job.Reply, error) {
+			return o.Backend.Run(ctx, r, w)
+		})
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"belljar/internal/access"
@@ -34,6 +35,14 @@ func TestMain(m *testing.M) {
 // in-memory engine.
 func inMemory(t *testing.T) Options {
 	t.Helper()
+	o, _ := inMemoryOn(t, enginetest.NewMemory(t), &jobtest.Memory{})
+	return o
+}
+
+// inMemoryOn is inMemory on an engine and a store that may have been used
+// before. stop ends what else stands on them.
+func inMemoryOn(t *testing.T, e *enginetest.Memory, records job.Store) (o Options, stop func()) {
+	t.Helper()
 	table, err := lang.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +52,6 @@ func inMemory(t *testing.T) Options {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	e := enginetest.NewMemory(t)
 	limits := engine.Limits{Memory: 1 << 30, CPUs: 1, PIDs: 100, Tmp: 1 << 20, Disk: 1 << 30, Inodes: 1000}
 	m, err := sandbox.New(sandbox.Options{
 		Engine: e, Store: store, Table: table, ServerID: "s", Image: "mini", Limits: limits,
@@ -60,18 +68,19 @@ func inMemory(t *testing.T) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := job.Open(t.Context(), job.Options{Runs: m, Workspaces: workspaces, Store: &jobtest.Memory{}})
+	desk, err := job.Open(t.Context(), job.Options{Runs: m, Workspaces: workspaces, Store: records})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		m.Close(context.Background())
 		desk.Close()
 		workspaces.Close()
 	})
-	o := testOptions(deskBackend{desk, m, workspaces})
+	t.Cleanup(stop)
+	o = testOptions(deskBackend{desk, m, workspaces})
 	o.Runtimes = table.Names()
-	return o
+	return o, stop
 }
 
 // deskBackend is a desk, with what it stands on.

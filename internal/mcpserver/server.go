@@ -48,6 +48,8 @@ type Jobs interface {
 	Output(ctx context.Context, s access.Subject, id, since string, wait time.Duration) (job.Output, error)
 	Input(ctx context.Context, s access.Subject, id, text string, last bool) (taken int64, err error)
 	Kill(ctx context.Context, s access.Subject, id, signal string) (job.Reply, error)
+	Inspect(ctx context.Context, s access.Subject, id string) (job.State, error)
+	Cancel(ctx context.Context, s access.Subject, id string) error
 	List(ctx context.Context, s access.Subject) ([]job.Job, error)
 }
 
@@ -87,6 +89,9 @@ type Options struct {
 	// LinkTTL is how long a link of share_file is good if it does not say.
 	LinkTTL time.Duration
 
+	// TaskGrace is how long a call of a client that takes tasks waits before it
+	// is answered with one; 2 s if zero. What is over by then needs no polling.
+	TaskGrace time.Duration
 	// ProgressEvery is the time between two progress notices of a call that
 	// asked for them; 5 s if zero.
 	ProgressEvery time.Duration
@@ -153,15 +158,18 @@ func New(o Options) *mcp.Server {
 	}
 	o.ProgressEvery = cmp.Or(o.ProgressEvery, 5*time.Second)
 	o.Wait = cmp.Or(o.Wait, 45*time.Second)
+	o.TaskGrace = cmp.Or(o.TaskGrace, 2*time.Second)
+	// Named in full, since the SDK's default offers logging, which is
+	// deprecated, and a notice of changes that never come.
+	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}
+	capabilities.AddExtension(TasksExtension, nil)
 	s := mcp.NewServer(&mcp.Implementation{
 		Name:    "belljar",
 		Title:   "Belljar",
 		Version: o.Version,
 	}, &mcp.ServerOptions{
 		Instructions: o.instructions(),
-		// Named in full, since the SDK's default offers logging, which is
-		// deprecated, and a notice of changes that never come.
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		Capabilities: capabilities,
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
 			c.TTLMs, c.CacheScope = int(listTTL.Milliseconds()), "private"
 		},
@@ -192,6 +200,7 @@ func New(o Options) *mcp.Server {
 		addSandboxStop(s, o)
 		addSandboxDelete(s, o)
 	}
+	ServeTasks(s, jobTasks{o}, o.Log)
 	return s
 }
 
@@ -215,9 +224,10 @@ func Handler(s *mcp.Server, maxBody int64) http.Handler {
 		PropagateRequestCancellation: true,
 		MaxRequestBodyBytes:          maxBody,
 	})
+	checked := checkTaskHeader(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		h.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestKey{}, ctx)))
+		checked.ServeHTTP(w, r.WithContext(context.WithValue(ctx, requestKey{}, ctx)))
 	})
 }
 
@@ -249,10 +259,19 @@ func failure(log *slog.Logger, tool string, err error) *mcp.CallToolResult {
 		log.Info("a call was cancelled", "tool", tool)
 		text = "cancelled"
 	default:
-		id := rand.Text()[:8]
-		log.Error("a call failed", "tool", tool, "id", id, "err", err)
-		text = fmt.Sprintf("internal error, id %s; the server's log has the details under this id", id)
+		text = internalError(log, tool, err)
 	}
+	return refusal(text)
+}
+
+// internalError logs an error and returns what to say in its place.
+func internalError(log *slog.Logger, tool string, err error) string {
+	id := rand.Text()[:8]
+	log.Error("a call failed", "tool", tool, "id", id, "err", err)
+	return fmt.Sprintf("internal error, id %s; the server's log has the details under this id", id)
+}
+
+func refusal(text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{
 		Content: []mcp.Content{&mcp.TextContent{Text: text}},
 		IsError: true,

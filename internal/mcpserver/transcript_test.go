@@ -81,11 +81,13 @@ func request(t *testing.T, url, version, method string, params map[string]any) *
 		header.Set("MCP-Protocol-Version", version)
 	}
 	if version == modern {
-		params["_meta"] = map[string]any{
-			"io.modelcontextprotocol/protocolVersion":    version,
-			"io.modelcontextprotocol/clientCapabilities": map[string]any{},
+		if params["_meta"] == nil {
+			params["_meta"] = modernMeta(map[string]any{})
 		}
 		header.Set("Mcp-Method", method)
+		if id, ok := params["taskId"].(string); ok {
+			header.Set("Mcp-Name", id)
+		}
 		if name, ok := params["name"].(string); ok {
 			header.Set("Mcp-Name", name)
 		}
@@ -100,6 +102,15 @@ func request(t *testing.T, url, version, method string, params map[string]any) *
 	}
 	req.Header = header
 	return req
+}
+
+// modernMeta is what a client with these capabilities says of itself in every
+// request.
+func modernMeta(capabilities map[string]any) map[string]any {
+	return map[string]any{
+		"io.modelcontextprotocol/protocolVersion":    modern,
+		"io.modelcontextprotocol/clientCapabilities": capabilities,
+	}
 }
 
 // golden compares got with a file of testdata.
