@@ -3,16 +3,12 @@ package test
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/sys/unix"
 )
 
 // TestBothEras: clients of the 2026-07-28 protocol, and those that begin
@@ -77,17 +73,7 @@ func TestInspector(t *testing.T) {
 	dir := installInspector(t)
 	inspect := func(era string, arguments ...string) []byte {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "node_modules/.bin/mcp-inspector"),
-			append([]string{"--cli", "--server-url", s.url, "--transport", "http", "--protocol-era", era}, arguments...)...)
-		cmd.Dir = t.TempDir()
-		cmd.Env = environ("HOME="+t.TempDir(), "PATH="+filepath.Join(dir, "node_modules/node/bin")+":"+os.Getenv("PATH"))
-		out, err := cmd.Output()
-		if err != nil {
-			var exit *exec.ExitError
-			errors.As(err, &exit)
-			t.Fatalf("mcp-inspector %q: %v\n%s%s", cmd.Args, err, out, exit.Stderr)
-		}
-		return out
+		return inspect(t, dir, s.url, era, arguments...)
 	}
 	for _, era := range []string{"modern", "legacy"} {
 		var list struct {
@@ -130,35 +116,24 @@ func TestInspector(t *testing.T) {
 	}
 }
 
+// inspect runs the Inspector that is installed in dir and returns its output.
+func inspect(t *testing.T, dir, url, era string, arguments ...string) []byte {
+	t.Helper()
+	cmd := nodeCommand(t, dir, "mcp-inspector",
+		append([]string{"--cli", "--server-url", url, "--transport", "http", "--protocol-era", era}, arguments...)...)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			out = append(out, exit.Stderr...)
+		}
+		t.Fatalf("mcp-inspector %q: %v\n%s", cmd.Args, err, out)
+	}
+	return out
+}
+
 // installInspector returns the directory that the Inspector is installed in.
 func installInspector(t *testing.T) string {
 	t.Helper()
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("needs npm, to install the Inspector")
-	}
-	dir := filepath.Join(cacheDir, "inspector-2.12.0")
-	lock, err := lockFile(dir+".lock", unix.LOCK_EX)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return dir
-	}
-	part := dir + ".part" // an installation that is killed must not count
-	if err := os.RemoveAll(part); err != nil {
-		t.Fatal(err)
-	}
-	npm := exec.CommandContext(t.Context(), "npm", append([]string{"install", "--prefix", part, "--no-save", "--no-package-lock", "--no-audit", "--no-fund"}, inspectorPackages...)...)
-	if err := os.MkdirAll(part, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	npm.Dir = part
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("installing the Inspector: %v\n%s", err, out)
-	}
-	if err := os.Rename(part, dir); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return installPackages(t, "inspector-2.12.0", inspectorPackages...)
 }
