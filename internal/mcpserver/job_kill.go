@@ -18,11 +18,12 @@ type jobKillArgs struct {
 func addJobKill(s *mcp.Server, o Options) {
 	yes, no := true, false
 	s.AddTool(&mcp.Tool{
-		Name:        jobKill,
-		Title:       "End a job",
-		Description: "Ends a job with all that it has started, or sends it a signal. Returns its result, or that it goes on.",
-		Annotations: &mcp.ToolAnnotations{Title: "End a job", DestructiveHint: &yes, OpenWorldHint: &no},
-		InputSchema: schemaFor[jobKillArgs](),
+		Name:         jobKill,
+		Title:        "End a job",
+		Description:  "Ends a job with all that it has started, or sends it a signal. Returns its result, or that it goes on.",
+		Annotations:  &mcp.ToolAnnotations{Title: "End a job", DestructiveHint: &yes, OpenWorldHint: &no},
+		InputSchema:  schemaFor[jobKillArgs](),
+		OutputSchema: anyReplySchema(),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var a jobKillArgs
 		err := readArguments(jobKill, req.Params.Arguments, []argument{

@@ -19,11 +19,12 @@ func addJobWait(s *mcp.Server, o Options) {
 	input := schemaFor[jobWaitArgs]()
 	o.describeWait(input)
 	s.AddTool(&mcp.Tool{
-		Name:        jobWait,
-		Title:       "Wait for a job",
-		Description: "Waits for a job of execute or run_script, and returns its result as that tool does.",
-		Annotations: readOnly("Wait for a job"),
-		InputSchema: input,
+		Name:         jobWait,
+		Title:        "Wait for a job",
+		Description:  "Waits for a job of execute or run_script, and returns its result as that tool does.",
+		Annotations:  readOnly("Wait for a job"),
+		InputSchema:  input,
+		OutputSchema: anyReplySchema(),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var a jobWaitArgs
 		err := readArguments(jobWait, req.Params.Arguments, []argument{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"belljar/internal/job"
+	"belljar/internal/sandbox"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -42,6 +43,21 @@ func replySchema(s *jsonschema.Schema) *jsonschema.Schema {
 	}
 	s.Properties["status"].Enum = []any{job.Running, job.Exited}
 	s.Required = []string{"status"}
+	return s
+}
+
+// anyReplySchema is the schema of a tool that returns what the tool of a job's
+// kind would: the properties of both.
+func anyReplySchema() *jsonschema.Schema {
+	s := replySchema(schemaFor[commandOutput]())
+	script := schemaFor[sandbox.Result]("images")
+	for _, name := range script.PropertyOrder {
+		if s.Properties[name] == nil {
+			s.Properties[name] = script.Properties[name]
+			s.PropertyOrder = append(s.PropertyOrder, name)
+		}
+	}
+	s.Properties["limits"] = &jsonschema.Schema{Type: "object", Description: "what bounded it, as read back from the kernel"}
 	return s
 }
 

@@ -134,7 +134,7 @@ func TestThroughSandbox(t *testing.T) {
 			{"run_script", map[string]any{"runtime": "bash", "script": "echo no >&2; exit 7"}, []string{"exit code 7", "stderr:\nno\n"}},
 			{"execute", map[string]any{"command": "echo out; cat; exit 3", "stdin": "in\n", "timeout": 20},
 				[]string{"exit code 3", "stdout:\nout\nin\n"}},
-			{"execute", map[string]any{"command": "echo $GREETING >kept; pwd; sleep 100", "env": map[string]any{"GREETING": "hi"}, "wait": 0.5},
+			{"execute", map[string]any{"command": "echo $GREETING >kept; pwd; sleep 100", "env": map[string]any{"GREETING": "hi"}, "wait": 3},
 				[]string{"status: running", "it goes on as job job-", "stdout so far:\n/"}},
 			{"execute", map[string]any{"command": "cat kept"}, []string{"exit code 0", "stdout:\nhi\n"}},
 			{"job_list", nil, []string{"running", "in default: cat kept"}},
