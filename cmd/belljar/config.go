@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,7 +61,7 @@ type Config struct {
 	WorkspaceCPUs     float64  `name:"workspace-cpus" env:"BELLJAR_WORKSPACE_CPUS" default:"2" help:"CPUs of a workspace."`
 	WorkspacePIDs     int64    `name:"workspace-pids" env:"BELLJAR_WORKSPACE_PIDS" default:"1024" help:"Processes and threads of a workspace."`
 	WorkspaceDisk     byteSize `env:"BELLJAR_WORKSPACE_DISK" default:"20GiB" help:"Disk of a workspace."`
-	WorkspaceInodes   int64    `env:"BELLJAR_WORKSPACE_INODES" default:"1310720" help:"Files of a workspace."`
+	WorkspaceInodes   int64    `env:"BELLJAR_WORKSPACE_INODES" placeholder:"N" help:"Files of a workspace. Default: one for each 16 KiB of its disk."`
 
 	LinkTTL     seconds  `name:"link-ttl" env:"LINK_TTL" default:"604800" help:"How long a link to a file of a workspace lives if it is not said."`
 	UploadBytes byteSize `env:"BELLJAR_UPLOAD_BYTES" default:"4GiB" help:"Largest file that can be put into a workspace by a link."`
@@ -142,7 +143,7 @@ func (c *Config) check() error {
 		{"BELLJAR_WORKSPACE_PIDS", c.WorkspacePIDs > 0, "at least 1"},
 		{"BELLJAR_WORKSPACE_MEMORY", c.WorkspaceMemory >= 16<<20, "at least 16MiB"},
 		{"BELLJAR_WORKSPACE_DISK", c.WorkspaceDisk >= 64<<20, "at least 64MiB"},
-		{"BELLJAR_WORKSPACE_INODES", c.WorkspaceInodes >= 512, "at least 512"},
+		{"BELLJAR_WORKSPACE_INODES", c.WorkspaceInodes == 0 || c.WorkspaceInodes >= 512 && c.WorkspaceInodes <= int64(c.WorkspaceDisk)/4096, "at least 512, and at most one for each 4 KiB of BELLJAR_WORKSPACE_DISK"},
 	} {
 		if !n.ok {
 			bad(n.name, "want %s", n.want)
@@ -194,7 +195,7 @@ func (c *Config) socket() string { return filepath.Join(c.StateDir, "belljar.soc
 func (c *Config) workspaceLimits() engine.Limits {
 	return engine.Limits{
 		Memory: int64(c.WorkspaceMemory), CPUs: c.WorkspaceCPUs, PIDs: c.WorkspacePIDs,
-		Disk: int64(c.WorkspaceDisk), Inodes: c.WorkspaceInodes,
+		Disk: int64(c.WorkspaceDisk), Inodes: cmp.Or(c.WorkspaceInodes, int64(c.WorkspaceDisk)/(16<<10)),
 	}
 }
 
