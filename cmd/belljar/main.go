@@ -62,6 +62,9 @@ func main() {
 }
 
 func run(args []string) int {
+	if len(args) > 0 && args[0] == netCommand {
+		return runNet(args[1:])
+	}
 	err := command(args)
 	var code exitCode
 	switch {
@@ -124,6 +127,19 @@ func unsetEmpty() {
 			os.Unsetenv(name)
 		}
 	}
+}
+
+// build tells builds of this program apart, also those without a version.
+func build() string {
+	name := version
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" || s.Key == "vcs.modified" {
+				name += " " + s.Value
+			}
+		}
+	}
+	return name
 }
 
 type versionCmd struct{}

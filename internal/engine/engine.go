@@ -90,6 +90,8 @@ type Spec struct {
 	// Spare is for a sandbox that is made before somebody needs it: until it
 	// is claimed, it gets CPU time that others leave.
 	Spare bool
+	// Network is what it may reach.
+	Network Network
 }
 
 // Limits bound one sandbox.
