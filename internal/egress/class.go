@@ -71,24 +71,23 @@ func classOf(a netip.Addr) (class, bool) {
 	return class{}, false
 }
 
-// spellings returns the addresses that an address leads to: itself, and IPv4
-// ones that it holds in one of the ways in which IPv6 spells them. An
+// spellings returns the addresses that an address leads to: IPv4 ones that it
+// holds in one of the ways in which IPv6 spells them, and itself. An
 // IPv4-mapped address is no address of its own.
 func spellings(a netip.Addr) []netip.Addr {
 	a = a.WithZone("").Unmap()
-	all := []netip.Addr{a}
 	if a.Is4() {
-		return all
+		return []netip.Addr{a}
 	}
+	var all []netip.Addr
 	b := a.As16()
 	high := binary.BigEndian.Uint64(b[:8])
 	add := func(v4 []byte) { all = append(all, netip.AddrFrom4([4]byte(v4))) }
 	switch {
 	case nat64.Contains(a):
 		add(b[12:16])
-	case high>>16 == 0x0064ff9b0001: // RFC 8215; RFC 6052 has several places in it
+	case high>>16 == 0x0064ff9b0001: // RFC 8215
 		add(b[12:16])
-		add([]byte{b[6], b[7], b[9], b[10]})
 	case high>>48 == 0x2002: // 6to4, RFC 3056
 		add(b[2:6])
 	case high>>32 == 0x20010000: // Teredo, RFC 4380: its server, and its client, inverted
@@ -102,5 +101,5 @@ func spellings(a netip.Addr) []netip.Addr {
 	if v := binary.BigEndian.Uint32(b[8:12]); v == 0x00005efe || v == 0x02005efe { // ISATAP, RFC 5214
 		add(b[12:16])
 	}
-	return all
+	return append(all, a)
 }

@@ -80,28 +80,33 @@ func writeDNS(w io.Writer, message []byte) error {
 // let through does not leave this process: it is said not to exist, which
 // programs take for an answer, where they would ask again after a refusal.
 func (n *network) resolve(query []byte, transport string) []byte {
-	var p dnsmessage.Parser
-	h, err := p.Start(query)
-	if err != nil || h.Response {
+	h, q, name, ok := parseQuery(query)
+	if !ok {
 		return nil
 	}
-	q, err := p.Question()
-	if err != nil {
-		return failure(h, nil, dnsmessage.RCodeFormatError)
-	}
-	if _, err := p.Question(); err == nil || h.OpCode != 0 || q.Class != dnsmessage.ClassINET {
-		return failure(h, &q, dnsmessage.RCodeNotImplemented)
-	}
-	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	if !resolvable(n.policy, name) {
 		n.account.deny(engine.Denial{Protocol: "dns", Name: clean(name), Rule: ruleUnlisted})
-		return failure(h, &q, dnsmessage.RCodeNameError)
+		return failure(h, q, dnsmessage.RCodeNameError)
 	}
 	answer, err := n.forward(query, q, transport)
 	if err != nil {
-		return failure(h, &q, dnsmessage.RCodeServerFailure)
+		return failure(h, q, dnsmessage.RCodeServerFailure)
 	}
 	return n.checkAnswer(answer, h, q, name)
+}
+
+// parseQuery reads a query for one name. What is none is not answered.
+func parseQuery(query []byte) (h dnsmessage.Header, q dnsmessage.Question, name string, ok bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(query)
+	if err != nil || h.Response || h.OpCode != 0 {
+		return h, q, "", false
+	}
+	all, err := p.AllQuestions()
+	if err != nil || len(all) != 1 || all[0].Class != dnsmessage.ClassINET {
+		return h, q, "", false
+	}
+	return h, all[0], strings.ToLower(strings.TrimSuffix(all[0].Name.String(), ".")), true
 }
 
 // clean keeps a name, which may hold any byte, fit for people to read.
@@ -115,12 +120,10 @@ func clean(name string) string {
 }
 
 // failure is an answer without records.
-func failure(h dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
-	m := dnsmessage.Message{Header: dnsmessage.Header{
-		ID: h.ID, Response: true, OpCode: h.OpCode, RecursionDesired: h.RecursionDesired, RecursionAvailable: true, RCode: code,
-	}}
-	if q != nil {
-		m.Questions = []dnsmessage.Question{*q}
+func failure(h dnsmessage.Header, q dnsmessage.Question, code dnsmessage.RCode) []byte {
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true, RCode: code},
+		Questions: []dnsmessage.Question{q},
 	}
 	packed, err := m.Pack()
 	if err != nil {
@@ -135,7 +138,7 @@ func failure(h dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode)
 func (n *network) checkAnswer(answer []byte, h dnsmessage.Header, q dnsmessage.Question, name string) []byte {
 	found, err := addresses(answer)
 	if err != nil {
-		return failure(h, &q, dnsmessage.RCodeServerFailure)
+		return failure(h, q, dnsmessage.RCodeServerFailure)
 	}
 	now, hidden := time.Now(), map[netip.Addr]bool{}
 	for _, a := range found {
@@ -151,7 +154,7 @@ func (n *network) checkAnswer(answer []byte, h dnsmessage.Header, q dnsmessage.Q
 	}
 	var m dnsmessage.Message
 	if err := m.Unpack(answer); err != nil {
-		return failure(h, &q, dnsmessage.RCodeServerFailure)
+		return failure(h, q, dnsmessage.RCodeServerFailure)
 	}
 	var kept []dnsmessage.Resource
 	for _, r := range m.Answers {
@@ -162,7 +165,7 @@ func (n *network) checkAnswer(answer []byte, h dnsmessage.Header, q dnsmessage.Q
 	m.Answers, m.Authorities, m.Additionals = kept, nil, nil
 	packed, err := m.Pack()
 	if err != nil {
-		return failure(h, &q, dnsmessage.RCodeServerFailure)
+		return failure(h, q, dnsmessage.RCodeServerFailure)
 	}
 	return packed
 }
