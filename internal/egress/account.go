@@ -16,6 +16,8 @@ const maxDenied = 64
 // account is what a sandbox has used and what it was refused.
 type account struct {
 	sent, received, made, refused atomic.Int64
+	// heard is told of denials, alike ones once. It does not wait.
+	heard func(engine.Denial)
 
 	mu     sync.Mutex // guards what follows
 	denied []numbered // the oldest first
@@ -44,6 +46,9 @@ func (a *account) deny(d engine.Denial) {
 		}
 	}
 	a.denied = append(a.denied, numbered{d, a.last})
+	if d.Count == 1 && a.heard != nil {
+		a.heard(d)
+	}
 	if len(a.denied) > maxDenied {
 		a.denied = slices.Delete(a.denied, 0, 1)
 	}

@@ -33,7 +33,10 @@ type Options struct {
 	Idle time.Duration
 	// Place is told the process's number as soon as it runs.
 	Place func(pid int)
-	Log   *slog.Logger
+	// Denied is told of what sandboxes are refused, alike attempts once, and
+	// not too often. It may be called until the client has ended.
+	Denied func(sandbox string, d engine.Denial)
+	Log    *slog.Logger
 }
 
 // Client is the server's end of the process. Its methods are safe for
@@ -70,7 +73,7 @@ func Connect(ctx context.Context, o Options, program string) (*Client, []string,
 	if err := os.MkdirAll(filepath.Join(o.Dir, "root"), 0o755); err != nil {
 		return nil, nil, err
 	}
-	if c, boxes, err := dial(o.Dir); err == nil {
+	if c, boxes, err := dial(o); err == nil {
 		if c.program == program || len(boxes) > 0 {
 			return c, boxes, nil
 		}
@@ -79,16 +82,16 @@ func Connect(ctx context.Context, o Options, program string) (*Client, []string,
 	if err := start(o); err != nil {
 		return nil, nil, fmt.Errorf("starting the network's process: %w", err)
 	}
-	c, boxes, err := dial(o.Dir)
+	c, boxes, err := dial(o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reaching the network's process: %w", err)
 	}
 	return c, boxes, nil
 }
 
-// dial connects to the process that listens in dir, and greets it.
-func dial(dir string) (*Client, []string, error) {
-	path, release, err := shortPath(dir)
+// dial connects to the process that listens there, and greets it.
+func dial(o Options) (*Client, []string, error) {
+	path, release, err := shortPath(o.Dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -109,12 +112,25 @@ func dial(dir string) (*Client, []string, error) {
 		return nil, nil, err
 	}
 	c.program = hello.Program
-	go func() {
-		defer close(c.ended)
-		var one [1]byte
-		_, _ = c.watch.Read(one[:]) // it says nothing; the end is what is awaited
-	}()
+	go c.listen(o.Denied)
 	return c, hello.Sandboxes, nil
+}
+
+// listen hears of denials until the process ends.
+func (c *Client) listen(denied func(string, engine.Denial)) {
+	defer close(c.ended)
+	for {
+		var e event
+		files, err := receive(c.watch, &e)
+		closeAll(files)
+		if err != nil {
+			c.watch.Close()
+			return
+		}
+		if denied != nil {
+			denied(e.Sandbox, e.Denial)
+		}
+	}
 }
 
 // shortPath returns a path to the socket that is short enough for one.

@@ -3,6 +3,7 @@ package egress
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"belljar/internal/engine"
 )
@@ -22,12 +24,22 @@ type process struct {
 	idle    time.Duration
 	quit    chan struct{}
 
-	mu      sync.Mutex // guards what follows
-	boxes   map[string]*box
-	servers int         // connections
-	timer   *time.Timer // ends the process when it has nothing to do
-	ended   bool
+	mu       sync.Mutex // guards what follows
+	boxes    map[string]*box
+	servers  int         // connections
+	timer    *time.Timer // ends the process when it has nothing to do
+	ended    bool
+	watchers map[*net.UnixConn]bool
+
+	events chan event
 }
+
+// What is heard of a sandbox's denials at once, and per second. All of them
+// are counted, and the latest are kept.
+const (
+	eventBurst = 20
+	eventRate  = 1
+)
 
 // box is a sandbox with its network.
 type box struct {
@@ -40,7 +52,10 @@ type box struct {
 // had neither a sandbox nor a server for the idle time.
 func (p *process) serve(l *net.UnixListener) error {
 	p.boxes = map[string]*box{}
+	p.watchers = map[*net.UnixConn]bool{}
+	p.events = make(chan event, 256)
 	p.quit = make(chan struct{})
+	go p.tell()
 	p.timer = time.AfterFunc(p.idle, func() { p.end(true) })
 	go func() {
 		<-p.quit
@@ -137,10 +152,52 @@ func (p *process) obey(conn *net.UnixConn) {
 		}
 		if r.Op == opWatch {
 			closeAll(files)
-			continue
+			p.watch(conn)
+			return
 		}
 		if send(conn, p.carryOut(r, files)) != nil {
 			return
+		}
+	}
+}
+
+// watch has a connection hear of denials until it ends.
+func (p *process) watch(conn *net.UnixConn) {
+	p.mu.Lock()
+	p.watchers[conn] = true
+	p.mu.Unlock()
+	var one [1]byte
+	_, _ = conn.Read(one[:]) // nothing more is said; the end is what is awaited
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.watchers, conn)
+}
+
+// tell passes events on to those who watch. Who does not listen misses some.
+func (p *process) tell() {
+	for e := range p.events {
+		p.mu.Lock()
+		conns := slices.Collect(maps.Keys(p.watchers))
+		p.mu.Unlock()
+		for _, conn := range conns {
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+			if send(conn, e) != nil {
+				conn.Close() // a part of an event may have gone out
+			}
+		}
+	}
+}
+
+// listener returns what passes a sandbox's denials on, not too many.
+func (p *process) listener(id string) func(engine.Denial) {
+	limit := rate.NewLimiter(eventRate, eventBurst)
+	return func(d engine.Denial) {
+		if !limit.Allow() {
+			return
+		}
+		select {
+		case p.events <- event{id, d}:
+		default:
 		}
 	}
 }
@@ -205,7 +262,7 @@ func (p *process) attach(r request, files []*os.File) error {
 		old.close() // of a process 1 before
 		p.drop(r.Sandbox)
 	}
-	n, err := newNetwork(r.Sandbox, *r.Policy, p.host, tun)
+	n, err := newNetwork(*r.Policy, p.host, tun, p.listener(r.Sandbox))
 	if err != nil {
 		closeAll(files)
 		return err

@@ -59,7 +59,6 @@ const (
 
 // network is one sandbox's network.
 type network struct {
-	id     string
 	policy engine.Network
 	host   *host
 	link   *link
@@ -83,13 +82,14 @@ type network struct {
 const nic tcpip.NICID = 1
 
 // newNetwork builds a network on a TUN's descriptor, which it takes over.
-func newNetwork(id string, policy engine.Network, h *host, tun *os.File) (*network, error) {
+// heard is told of what is denied, and may be nil.
+func newNetwork(policy engine.Network, h *host, tun *os.File, heard func(engine.Denial)) (*network, error) {
 	l, err := newLink(tun)
 	if err != nil {
 		return nil, err
 	}
 	n := &network{
-		id: id, policy: policy, host: h, link: l,
+		policy: policy, host: h, link: l, account: account{heard: heard},
 		echoes: make(chan struct{}, maxEchoes), queries: make(chan struct{}, maxQueries),
 		most: defaultFlows,
 	}

@@ -30,8 +30,14 @@ const (
 	opUse       = "use"       // what has it used
 	opResolvers = "resolvers" // of the host, from now on
 	opQuit      = "quit"      // end, if there is no sandbox
-	opWatch     = "watch"     // keep this connection: its end is the process's
+	opWatch     = "watch"     // keep this connection: events come on it, and its end is the process's
 )
+
+// event is a denial that a watcher hears of.
+type event struct {
+	Sandbox string        `json:"sandbox"`
+	Denial  engine.Denial `json:"denial"`
+}
 
 type request struct {
 	Op        string           `json:"op"`
@@ -63,19 +69,32 @@ func send(conn *net.UnixConn, message any, files ...*os.File) error {
 		return fmt.Errorf("a message of %d bytes: at most %d are taken", len(body), maxMessage)
 	}
 	packet := append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
-	var rights []byte
-	if len(files) > 0 {
-		var fds []int
-		for _, f := range files {
-			fds = append(fds, int(f.Fd()))
+	return withDescriptors(files, nil, func(fds []int) error {
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
 		}
-		rights = unix.UnixRights(fds...)
+		n, _, err := conn.WriteMsgUnix(packet, rights, nil)
+		if err == nil && n < len(packet) {
+			_, err = conn.Write(packet[n:])
+		}
+		return err
+	})
+}
+
+// withDescriptors calls f while the files' descriptors are held. Unlike
+// File.Fd, it leaves them in their mode.
+func withDescriptors(files []*os.File, fds []int, f func([]int) error) error {
+	if len(files) == 0 {
+		return f(fds)
 	}
-	n, _, err := conn.WriteMsgUnix(packet, rights, nil)
-	if err == nil && n < len(packet) {
-		_, err = conn.Write(packet[n:])
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return err
 	}
-	return err
+	var inner error
+	err = raw.Control(func(fd uintptr) { inner = withDescriptors(files[1:], append(fds, int(fd)), f) })
+	return errors.Join(err, inner)
 }
 
 // maxFiles is how many files come with a message.

@@ -303,7 +303,7 @@ func (w *world) sandboxWith(policy engine.Network) *jar {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if j.net, err = newNetwork("test", policy, w.host, tun); err != nil {
+	if j.net, err = newNetwork(policy, w.host, tun, nil); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(j.net.end)
