@@ -82,14 +82,24 @@ func (a *app) open(ctx context.Context) (err error) {
 	a.engine, err = native.Open(ctx, native.Options{
 		Dir: filepath.Join(state, "native"), Images: a.images, Agent: agent,
 		Runtime: a.cfg.OCIRuntime, Log: a.log,
+		Network: []string{"/proc/self/exe", netCommand}, Build: build(),
 	})
 	if err != nil {
 		return fmt.Errorf("opening the native engine: %w", err)
 	}
+	network, err := a.cfg.network()
+	if err != nil {
+		return err
+	}
+	if !network.None() {
+		if err := a.engine.PrepareNetwork(ctx); err != nil {
+			a.log.Warn("sandboxes have no network (BELLJAR_NETWORK=none says that none is wanted)", "reason", err)
+		}
+	}
 	a.metrics = newMetrics()
 	a.manager, err = sandbox.New(sandbox.Options{
 		Engine: a.engine, Store: a.artifacts, Table: a.table, ServerID: a.engine.ServerID(),
-		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict,
+		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict, Network: network,
 		DefaultTimeout: time.Duration(a.cfg.DefaultTimeout), MaxTimeout: time.Duration(a.cfg.MaxTimeout),
 		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes), MaxInputBytes: int64(a.cfg.InputBytes),
 		MaxFiles: a.cfg.OutputFiles, MaxFileBytes: int64(a.cfg.OutputBytes), MaxRunBytes: int64(a.cfg.OutputBytes),
@@ -225,7 +235,9 @@ func maxRequest(inputs byteSize) int64 { return int64(inputs)/2*3 + 1<<20 }
 // tools returns the MCP server, with what carries its calls out. Without files,
 // it has no tools for them.
 func tools(cfg *Config, log *slog.Logger, table lang.Table, backend mcpserver.Backend, files mcpserver.FilesBackend) *mcp.Server {
+	network, _ := cfg.network() // checked with the settings
 	return mcpserver.New(mcpserver.Options{
+		Network: network,
 		Backend: backend, Files: files, LinkTTL: time.Duration(cfg.LinkTTL), Version: version, Runtimes: table.Names(),
 		DefaultTimeout: time.Duration(cfg.DefaultTimeout), MaxTimeout: time.Duration(cfg.MaxTimeout),
 		CommandTimeout: time.Duration(cfg.ExecuteTimeout), MaxCommandTimeout: time.Duration(cfg.MaxExecuteTimeout),

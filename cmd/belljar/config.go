@@ -19,6 +19,7 @@ import (
 	"github.com/joho/godotenv"
 
 	"belljar/internal/artifact"
+	"belljar/internal/egress"
 	"belljar/internal/engine"
 	"belljar/internal/lang"
 	"belljar/internal/mcpserver"
@@ -41,14 +42,17 @@ type Config struct {
 
 	PoolMemory byteSize `env:"BELLJAR_POOL_MEMORY" default:"1GiB" help:"Memory of the sandboxes that wait for scripts, together; 0 makes each when it is needed."`
 
-	Memory  byteSize `env:"BELLJAR_MEMORY" default:"2GiB" help:"Memory of a sandbox, swap and tmpfs included."`
-	CPUs    float64  `name:"cpus" env:"BELLJAR_CPUS" default:"2" help:"CPUs of a sandbox."`
-	PIDs    int64    `name:"pids" env:"BELLJAR_PIDS" default:"512" help:"Processes and threads of a sandbox."`
-	Tmp     byteSize `env:"BELLJAR_TMP" default:"512MiB" help:"Size of /tmp in a sandbox. It is memory."`
-	Disk    byteSize `env:"BELLJAR_DISK" default:"1GiB" help:"Disk of a sandbox."`
-	Inodes  int64    `env:"BELLJAR_INODES" default:"65536" help:"Files of a sandbox."`
-	Network string   `env:"BELLJAR_NETWORK" default:"none" help:"Network of a sandbox; so far there is none."`
-	Strict  bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
+	Memory       byteSize `env:"BELLJAR_MEMORY" default:"2GiB" help:"Memory of a sandbox, swap and tmpfs included."`
+	CPUs         float64  `name:"cpus" env:"BELLJAR_CPUS" default:"2" help:"CPUs of a sandbox."`
+	PIDs         int64    `name:"pids" env:"BELLJAR_PIDS" default:"512" help:"Processes and threads of a sandbox."`
+	Tmp          byteSize `env:"BELLJAR_TMP" default:"512MiB" help:"Size of /tmp in a sandbox. It is memory."`
+	Disk         byteSize `env:"BELLJAR_DISK" default:"1GiB" help:"Disk of a sandbox."`
+	Inodes       int64    `env:"BELLJAR_INODES" default:"65536" help:"Files of a sandbox."`
+	Network      string   `env:"BELLJAR_NETWORK" default:"internet" help:"What a sandbox reaches: internet, none, or a list of domains (*.example.org for those below), CIDRs, and ports (example.org:443)."`
+	NetworkAllow string   `env:"BELLJAR_NETWORK_ALLOW" placeholder:"CIDRS" help:"Private addresses that BELLJAR_NETWORK may reach as well, such as 10.1.2.0/24 or 10.1.2.3:5432. The host's own, and metadata services, count one by one only."`
+	NetworkFlows int      `env:"BELLJAR_NETWORK_FLOWS" default:"1024" help:"Connections of a sandbox at a time."`
+	NetworkRate  float64  `env:"BELLJAR_NETWORK_RATE" default:"0" help:"Megabits per second of a sandbox, each way; 0 is no limit."`
+	Strict       bool     `name:"strict-limits" env:"BELLJAR_STRICT_LIMITS" help:"Refuse to run what the kernel would not hold to a limit."`
 
 	Toolsets          []string `env:"BELLJAR_TOOLSETS" default:"runs,workspace,files,jobs,sandboxes" help:"Tools to offer: any of runs, workspace, files, jobs, sandboxes."`
 	WorkspaceImage    string   `env:"BELLJAR_WORKSPACE_IMAGE" help:"Image that workspaces start from. Default: workbench if there is one, else SANDBOX_IMAGE."`
@@ -105,18 +109,22 @@ func (c *Config) check() error {
 		of          []string
 	}{
 		{"MCP_TRANSPORT", c.Transport, []string{"http", "streamable-http", "stdio"}},
-		{"BELLJAR_NETWORK", c.Network, []string{"none"}},
 		{"BELLJAR_LOG_LEVEL", c.LogLevel, []string{"debug", "info", "warn", "error"}},
 	} {
 		if !slices.Contains(choice.of, choice.value) {
 			bad(choice.name, "%q: want %s", choice.value, strings.Join(choice.of, " or "))
 		}
 	}
+	if _, err := c.network(); err != nil {
+		bad("BELLJAR_NETWORK, BELLJAR_NETWORK_ALLOW", "%w", err)
+	}
 	for _, n := range []struct {
 		name string
 		ok   bool
 		want string
 	}{
+		{"BELLJAR_NETWORK_FLOWS", c.NetworkFlows > 0 && c.NetworkFlows <= 65536, "1 to 65536"},
+		{"BELLJAR_NETWORK_RATE", c.NetworkRate >= 0 && c.NetworkRate <= 1e6, "0 to 1000000"},
 		{"OUTPUT_TTL", c.OutputTTL > 0, "more than 0"},
 		{"LINK_TTL", c.LinkTTL > 0 && time.Duration(c.LinkTTL) <= artifact.MaxLinkTTL, "more than 0 and at most 365 days"},
 		{"BELLJAR_UPLOAD_BYTES", c.UploadBytes > 0, "more than 0"},
@@ -204,6 +212,19 @@ func (c *Config) limits() engine.Limits {
 		Memory: int64(c.Memory), CPUs: c.CPUs, PIDs: c.PIDs,
 		Tmp: int64(c.Tmp), Disk: int64(c.Disk), Inodes: c.Inodes,
 	}
+}
+
+// network is what sandboxes may reach.
+func (c *Config) network() (engine.Network, error) {
+	n, err := engine.ParseNetwork(c.Network, c.NetworkAllow)
+	if err != nil {
+		return n, err
+	}
+	if n.None() {
+		return engine.Network{}, nil
+	}
+	n.Flows, n.BitRate = c.NetworkFlows, int64(c.NetworkRate*1e6)
+	return n, egress.Check(n)
 }
 
 // logger writes to standard error: standard output is the protocol's or the

@@ -3,6 +3,7 @@ package egress
 import (
 	"flag"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -75,6 +76,10 @@ func confine(user int, argv []string) error {
 	exe, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
+	}
+	// Whatever else the server's own starter has left open ends here.
+	if err := unix.CloseRange(socketFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("closing descriptors: %w", err)
 	}
 	raiseFiles()
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})

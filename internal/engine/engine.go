@@ -158,6 +158,8 @@ type Receipt struct {
 	// Network is what the sandbox can reach, in words.
 	Network string `json:"network" jsonschema:"what the sandbox can reach"`
 
+	// NetworkMissing is why there is not the network that was asked for, if so.
+	NetworkMissing string `json:"-"`
 	// OOMKills counts processes killed for want of memory.
 	OOMKills int64 `json:"-"`
 	// MemoryUsed is how much memory the sandbox uses now, in bytes, without
@@ -175,7 +177,8 @@ type Limit struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Unenforced names the limits that the kernel does not hold the sandbox to,
+// Unenforced names the limits that the kernel does not hold the sandbox to, and
+// the network if it is not the one asked for,
 // in the order of their fields, with the reason: "memory (no such cgroup)".
 func (r Receipt) Unenforced() []string {
 	var names []string
@@ -189,6 +192,9 @@ func (r Receipt) Unenforced() []string {
 		if !f.l.Enforced {
 			names = append(names, fmt.Sprintf("%s (%s)", f.name, f.l.Note))
 		}
+	}
+	if r.NetworkMissing != "" {
+		names = append(names, fmt.Sprintf("network (%s)", r.NetworkMissing))
 	}
 	return names
 }

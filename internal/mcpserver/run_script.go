@@ -30,7 +30,7 @@ type runScriptArgs struct {
 }
 
 func addRunScript(s *mcp.Server, o Options) {
-	no := false
+	no, open := false, !o.Network.None()
 	s.AddTool(&mcp.Tool{
 		Name:  runScript,
 		Title: "Run a script",
@@ -40,7 +40,7 @@ func addRunScript(s *mcp.Server, o Options) {
 		Annotations: &mcp.ToolAnnotations{
 			Title:           "Run a script",
 			DestructiveHint: &no,
-			OpenWorldHint:   &no,
+			OpenWorldHint:   &open,
 		},
 		InputSchema:  runScriptInput(o),
 		OutputSchema: replySchema(schemaFor[sandbox.Result]("images")),
@@ -154,6 +154,9 @@ func resultText(res *sandbox.Result) string {
 	b.WriteString("\n")
 	section(&b, "stdout", res.Stdout)
 	section(&b, "stderr", res.Stderr)
+	if len(res.NetworkDenied) > 0 {
+		section(&b, "denied on the network", "- "+strings.Join(res.NetworkDenied, "\n- "))
+	}
 	fileList(&b, res)
 	if len(res.Notes) > 0 {
 		b.WriteString("\n")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"belljar/internal/access"
+	"belljar/internal/engine"
 	"belljar/internal/job"
 	"belljar/internal/sandbox"
 	"belljar/internal/workspace"
@@ -88,6 +89,8 @@ type Options struct {
 	Wait time.Duration
 	// LinkTTL is how long a link of share_file is good if it does not say.
 	LinkTTL time.Duration
+	// Network is what the sandboxes reach.
+	Network engine.Network
 
 	// TaskGrace is how long a call of a client that takes tasks waits before it
 	// is answered with one; 2 s if zero. What is over by then needs no polling.
@@ -107,7 +110,7 @@ const (
 	aboutRuns = `- run_script runs one script, always in a fresh sandbox: nothing of an earlier run is left, no variables and no files.
 - Write what should be given back (figures, tables, archives) to the directory output. Input files stand in the directory input. Both are in the working directory, /sandbox.
 - Files come back as links that expire. Give the user the links; do not print file contents as base64.
-- There is no network inside. list_runtimes tells what is installed.
+- list_runtimes tells what is installed.
 - A script that fails is a normal result: read its stderr, correct it, run it again.
 `
 	aboutWorkspace = `- execute runs a bash command as root in a Linux machine that stays: files below /sandbox and installed packages are there the next time. Each call is a new bash.
@@ -137,7 +140,7 @@ func (o Options) instructions() string {
 			text += aboutLinks
 		}
 	}
-	return strings.TrimSuffix(text, "\n")
+	return text + "- " + networkInWords(o.Network)
 }
 
 func (o Options) has(set string) bool {
@@ -149,6 +152,14 @@ func (o Options) has(set string) bool {
 
 // hasLinks is whether links to files are offered, which go with execute.
 func (o Options) hasLinks() bool { return o.has(SetWorkspace) && o.Files != nil }
+
+// networkInWords says what a script has to reckon with.
+func networkInWords(n engine.Network) string {
+	if n.None() {
+		return "There is no network inside."
+	}
+	return "The network inside reaches " + n.String() + ". What it refuses is told in the result."
+}
 
 // New returns a server with all tools. One server serves any number of
 // connections and callers.

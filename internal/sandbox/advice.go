@@ -28,7 +28,7 @@ var allAdvice = []advice{
 		(*collector).adviseFile},
 	{[]string{"no space left on device"}, (*collector).adviseDisk},
 	{[]string{"resource temporarily unavailable", "can't start new thread"}, (*collector).adviseProcesses},
-	{[]string{"name resolution", "resolve host", "network is unreachable", "unable to locate package"}, (*collector).adviseNetwork},
+	{[]string{"name resolution", "resolve host", "network is unreachable", "unable to locate package", "connection refused", "no route to host", "not known"}, (*collector).adviseNetwork},
 	{[]string{"no module named", "there is no package called", "command not found"}, (*collector).adviseMissing},
 	{[]string{"eof when reading a line"}, (*collector).adviseStdin},
 	{[]string{"no display", "open display", "connect to display"}, (*collector).adviseDisplay},
@@ -87,6 +87,9 @@ func (k *collector) adviseProcesses(string) string {
 }
 
 func (k *collector) adviseNetwork(string) string {
+	if denied := k.res.NetworkDenied; len(denied) > 0 {
+		return "the sandbox's network refused " + denied[0] + "; it reaches " + k.res.Limits.Network
+	}
 	if !strings.HasPrefix(k.res.Limits.Network, "none") {
 		return ""
 	}

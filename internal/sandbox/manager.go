@@ -43,7 +43,10 @@ type Options struct {
 	Image string
 	// Limits bound each sandbox. Required.
 	Limits engine.Limits
-	// Strict refuses runs where the kernel does not enforce a limit.
+	// Network is what each sandbox may reach.
+	Network engine.Network
+	// Strict refuses runs where the kernel does not enforce a limit, or the
+	// network is not there.
 	Strict bool
 
 	DefaultTimeout time.Duration // of a script; 60 s

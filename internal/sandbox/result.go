@@ -17,9 +17,11 @@ type Result struct {
 	// OutputFiles are sorted by name. It is never nil.
 	OutputFiles []File `json:"output_files" jsonschema:"files the script wrote to /sandbox/output; if there are many, one of them lists them all"`
 	// Notes say in words what was cut, left out or found elsewhere.
-	Notes      []string `json:"notes,omitempty" jsonschema:"what was cut, left out or found elsewhere"`
-	DurationMS int64    `json:"duration_ms" jsonschema:"how long the script ran"`
-	Limits     Limits   `json:"limits" jsonschema:"what bounded the run, as read back from the kernel"`
+	// NetworkDenied is what the sandbox's network refused meanwhile.
+	NetworkDenied []string `json:"network_denied,omitempty" jsonschema:"connections that the sandbox's network refused, each with the rule"`
+	Notes         []string `json:"notes,omitempty" jsonschema:"what was cut, left out or found elsewhere"`
+	DurationMS    int64    `json:"duration_ms" jsonschema:"how long the script ran"`
+	Limits        Limits   `json:"limits" jsonschema:"what bounded the run, as read back from the kernel"`
 	// Error says why the script failed where more is known than its exit
 	// code.
 	Error string `json:"error,omitempty" jsonschema:"why the script failed, where more is known than its exit code"`

@@ -114,7 +114,7 @@ func (m *Manager) prepare(ctx context.Context, s *seat, p plan) (err error) {
 		return fmt.Errorf("reading the limits of sandbox %s: %w", s.b.id, err)
 	}
 	if loose := s.receipt.Unenforced(); m.o.Strict && len(loose) > 0 {
-		return refuse("nothing was run: the server is set to be strict about limits (BELLJAR_STRICT_LIMITS), and its kernel does not enforce %s", strings.Join(loose, ", "))
+		return refuse("nothing was run: the server is set to be strict about limits (BELLJAR_STRICT_LIMITS), and its host does not provide %s", strings.Join(loose, ", "))
 	}
 	if err := m.write(ctx, s, p); err != nil {
 		return fmt.Errorf("writing the script into sandbox %s: %w", s.b.id, err)
@@ -147,6 +147,7 @@ func (m *Manager) run(ctx context.Context, s *seat, p plan) (*Result, error) {
 	defer p.run.seated(nil)
 	status, err := m.await(ctx, s.c, p)
 	res.DurationMS = time.Since(s.begun).Milliseconds()
+	res.NetworkDenied = m.networkDenied(ctx, s.b)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("running in sandbox %s: %w", s.b.id, context.Cause(ctx))
@@ -169,6 +170,7 @@ func (m *Manager) spec(b *box, kind string, p plan) engine.Spec {
 		Expires: b.expires,
 		Image:   p.image,
 		Limits:  m.o.Limits,
+		Network: m.o.Network,
 	}
 }
 

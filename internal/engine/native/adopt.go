@@ -73,7 +73,7 @@ func (e *Engine) sweep() error {
 			errs = append(errs, err)
 		}
 		for _, entry := range entries {
-			if entry.IsDir() && e.boxes[entry.Name()] == nil {
+			if entry.IsDir() && entry.Name() != netGroup && e.boxes[entry.Name()] == nil {
 				errs = append(errs, e.cg.end(e.group(entry.Name())))
 			}
 		}

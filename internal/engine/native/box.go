@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"belljar/internal/agent"
+	"belljar/internal/egress"
 	"belljar/internal/engine"
 	"belljar/internal/image"
 )
@@ -37,6 +38,9 @@ type box struct {
 	loose bool
 	// ours is whether this process has started it.
 	ours atomic.Bool
+
+	// network is what it was attached by; guarded by op.
+	network *egress.Client
 
 	mu      sync.Mutex // guards what follows; taken after op
 	record  record
@@ -244,6 +248,9 @@ func (b *box) mount(p place, ids idRange) error {
 	if err := mountRootfs(p, []string{b.img.Rootfs}, upper, work, ns.image); err != nil {
 		return err
 	}
+	if !b.record.Started {
+		b.e.logFailure("writing names into the root filesystem of "+p.id, writeNames(p.rootfs(), ids, spec.Network))
+	}
 	if spec.Durable {
 		upper, work := filepath.Join(p.layer(), homeUpper), filepath.Join(p.layer(), homeWork)
 		if err := makeUpper(upper, work, ids); err != nil {
@@ -283,14 +290,17 @@ func (b *box) began(pid int) error {
 		process.close()
 		return fmt.Errorf("finding the cgroups of process 1: %w", err)
 	}
+	attached := b.attach(process)
 	b.update(func(r *record) {
 		b.process = process
 		r.Started, r.PID, r.Birth = true, pid, process.birth
 	})
-	if err := b.save(); err != nil {
-		return err
-	}
+	saved := b.save()
 	receipt, err := b.e.readBack(process, b.record.Spec.Limits)
+	receipt.Network, receipt.NetworkMissing = attached()
+	if saved != nil {
+		return saved
+	}
 	if err != nil {
 		return fmt.Errorf("reading the limits back: %w", err)
 	}
@@ -353,6 +363,7 @@ func (b *box) end() error {
 	if err := b.e.cg.end(group); err != nil {
 		return err
 	}
+	b.e.net.detach(b)
 	err := b.e.ns.do(func() error {
 		return errors.Join(b.e.runtime.forget(id), b.e.ns.clearInside(place{id}, group))
 	})

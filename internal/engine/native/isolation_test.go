@@ -127,7 +127,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-func TestNetworkIsLoopback(t *testing.T) {
+func TestNoNetworkIsLoopback(t *testing.T) {
 	_, c := started(t, nil)
 	got := strings.Fields(enginetest.Output(t, c, "ls /sys/class/net"))
 	if !slices.Equal(got, []string{"lo"}) {

@@ -10,6 +10,7 @@
 //	agent/           the agent's program
 //	templates/       empty filesystems to copy writable layers from
 //	scratch-*/       the bundles of probes and build steps
+//	net/             the socket of the process with the networks
 //	sandboxes/<id>/  sandbox.json, the layer, the agent's directory
 //
 // What does not outlive a process is in a mount namespace of its own.
@@ -55,6 +56,11 @@ type Options struct {
 	// Runtime names an OCI runtime; if empty, the first of crun and runc
 	// that can run a container.
 	Runtime string
+	// Network is the command of the process with the sandboxes' networks, which
+	// calls egress.Main, and Build tells builds of it apart. Without one, no
+	// sandbox has a network.
+	Network []string
+	Build   string
 	// MinFree is how much of the disk must stay free when every sandbox has
 	// filled its own, in bytes. Default 1 GiB.
 	MinFree int64
@@ -76,6 +82,7 @@ type Engine struct {
 	layers  layers
 	runtime ociRuntime
 	filter  filterCache
+	net     *networks
 
 	mu     sync.Mutex // guards what follows; never held while waiting
 	boxes  map[string]*box
@@ -83,8 +90,9 @@ type Engine struct {
 }
 
 var (
-	_ engine.Engine = (*Engine)(nil)
-	_ image.Runner  = (*Engine)(nil)
+	_ engine.Engine          = (*Engine)(nil)
+	_ engine.NetworkReporter = (*Engine)(nil)
+	_ image.Runner           = (*Engine)(nil)
 )
 
 // Open opens the engine: it chooses an OCI runtime, adopts the sandboxes that
@@ -102,6 +110,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
+	e.net = &networks{e: e, program: o.Network, build: o.Build, closed: make(chan struct{})}
 	if e.minFree == 0 {
 		e.minFree = 1 << 30
 	}
@@ -176,6 +185,7 @@ func (e *Engine) Close() error {
 	for _, b := range boxes {
 		errs = append(errs, b.letGo())
 	}
+	e.net.close(len(boxes) == 0)
 	if len(boxes) == 0 && e.server != "" {
 		for _, dir := range e.cg.dirs(e.group("")) {
 			os.Remove(dir) // the server's own group, which is empty now

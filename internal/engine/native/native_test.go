@@ -54,6 +54,7 @@ func makeFixture(dir string) error {
 	for _, b := range []struct{ out, pkg string }{
 		{agent, "belljar/cmd/belljar-agent"},
 		{filepath.Join(rootfs, "bin/prober"), "./testdata/prober"},
+		{filepath.Join(dir, "belljar"), "belljar/cmd/belljar"},
 	} {
 		cmd := exec.Command("go", "build", "-o", b.out, b.pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -107,7 +108,8 @@ func needRuntime(t *testing.T, name string) {
 }
 
 func options(dir, runtime string) Options {
-	o := Options{Dir: dir, Images: images{}, Agent: fixture.agent, Runtime: runtime}
+	o := Options{Dir: dir, Images: images{}, Agent: fixture.agent, Runtime: runtime,
+		Network: []string{filepath.Join(fixture.dir, "belljar"), "net"}, Build: "test"}
 	if testing.Verbose() {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}

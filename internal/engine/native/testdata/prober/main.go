@@ -1,21 +1,33 @@
 // Prober tries, from inside a sandbox, what a sandbox must not be able to do,
 // and prints a line for each: its name and the error, or "allowed". Run as
-// "euid", it prints its effective user.
+// "euid", it prints its effective user; as "prober ping ADDRESS" it pings once,
+// without privilege.
 package main
 
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"time"
 	"unsafe"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 )
 
 func main() {
 	if filepath.Base(os.Args[0]) == "euid" {
 		fmt.Println(os.Geteuid())
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "ping" {
+		if err := ping(os.Args[2]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 		return
 	}
 	for _, try := range []struct {
@@ -71,6 +83,23 @@ func main() {
 		}
 		fmt.Printf("%s: %s\n", try.name, result)
 	}
+}
+
+func ping(addr string) error {
+	c, err := icmp.ListenPacket("udp4", "0.0.0.0")
+	if err != nil {
+		return err
+	}
+	m, err := (&icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{Data: []byte("ping")}}).Marshal(nil)
+	if err != nil {
+		return err
+	}
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.WriteTo(m, &net.UDPAddr{IP: net.ParseIP(addr)}); err != nil {
+		return err
+	}
+	_, _, err = c.ReadFrom(make([]byte, 1500))
+	return err
 }
 
 func socket(family, kind int) func() error {
