@@ -62,7 +62,7 @@ echo ready > /tmp/ready; : sandbox-of-fault-22; sleep 987654`, args{"timeout": 8
 			t.Errorf("%s is %v, asked for was %v", name, value, want)
 		}
 	}
-	if r.Limits["network"] != "none (loopback only)" {
+	if r.Limits["network"] != "the internet, without private addresses" {
 		t.Errorf("network: %v", r.Limits["network"])
 	}
 }

@@ -109,6 +109,9 @@ func (c *runCmd) show(ctx context.Context, client *control.Client, r *sandbox.Re
 		}
 		fmt.Fprintf(os.Stderr, "%s  %d bytes\n", filepath.Join(c.Output, f.Name), f.Bytes)
 	}
+	for _, denied := range r.NetworkDenied {
+		fmt.Fprintln(os.Stderr, "denied on the network:", denied)
+	}
 	for _, note := range r.Notes {
 		fmt.Fprintln(os.Stderr, "note:", note)
 	}

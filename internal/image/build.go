@@ -271,7 +271,7 @@ func (b *builder) execute(ctx context.Context, upper string, st buildStep, entri
 	}
 	if !b.warned {
 		b.warned = true
-		b.progress(Event{Text: "RUN uses the host's network: sandboxes have none of their own yet"})
+		b.progress(Event{Text: "RUN uses the host's network, not that of sandboxes"})
 	}
 	out := newLines(b.progress, Event{Step: e.Step, Steps: e.Steps})
 	defer out.Close()

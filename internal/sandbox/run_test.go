@@ -294,7 +294,7 @@ func TestStrict(t *testing.T) {
 	b := newBench(t, func(o *Options) { o.Strict = true })
 	_, err := b.Run(t.Context(), bash("true"))
 	var refused *RequestError
-	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "does not enforce memory (not enforced: this engine is for tests), cpus") {
+	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "does not provide memory (not enforced: this engine is for tests), cpus") {
 		t.Errorf("got %v", err)
 	}
 }

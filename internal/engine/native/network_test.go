@@ -203,6 +203,47 @@ func TestNetworkSurvivesRestart(t *testing.T) {
 	}
 }
 
+// BenchmarkStart makes sandboxes with a network and without, by turns, so that
+// both see the same machine.
+func BenchmarkStart(b *testing.B) {
+	e, err := Open(b.Context(), options(b.TempDir(), ""))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	kinds := []engine.Network{{}, {Internet: true}}
+	times := map[bool][]time.Duration{}
+	for i := 0; b.Loop(); i++ {
+		for j, network := range kinds {
+			spec := engine.Spec{ID: fmt.Sprintf("b%d-%d", i, j), Image: "busybox", Limits: enginetest.Limits(), Network: network}
+			if err := e.Create(b.Context(), spec); err != nil {
+				b.Fatal(err)
+			}
+			begun := time.Now()
+			if err := e.Start(b.Context(), spec.ID); err != nil {
+				b.Fatal(err)
+			}
+			conn, err := e.Connect(b.Context(), spec.ID)
+			if err != nil {
+				b.Fatal(err)
+			}
+			times[network.None()] = append(times[network.None()], time.Since(begun))
+			conn.Close()
+			if err := e.Remove(b.Context(), spec.ID); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for none, all := range times {
+		slices.Sort(all)
+		name := "with-ms"
+		if none {
+			name = "without-ms"
+		}
+		b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, name)
+	}
+}
+
 // TestNoProgram has an engine that cannot give what is asked for, and says so.
 func TestNoProgram(t *testing.T) {
 	o := options(t.TempDir(), "")
