@@ -142,7 +142,7 @@ func newStack() (*stack.Stack, error) {
 
 // install gives the stack what handles packets that no connection has.
 func (n *network) install() {
-	forwarder := tcp.NewForwarder(n.stack, largeBuffer, 2*maxHalfOpen, n.forwardTCP)
+	forwarder := tcp.NewForwarder(n.stack, largeBuffer, 3*maxHalfOpen, n.forwardTCP) // some are just ending
 	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 		return n.admitTCP(id, pkt) && forwarder.HandlePacket(id, pkt)
 	})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -30,36 +31,71 @@ const (
 )
 
 // halfOpen holds the connections that are being opened. When there are too
-// many, the oldest goes: whoever means to connect is done long before.
+// many, the oldest to the address with the most goes: a flood or a scan takes
+// the room from itself, and whoever means to connect is done long before.
 type halfOpen struct {
 	mu  sync.Mutex
 	all list.List // of *opening, the oldest first
+	to  map[netip.Addr]int
 }
 
 // opening is a connection that is being opened. abort ends whatever it waits
 // for.
 type opening struct {
+	to      netip.Addr
 	mu      sync.Mutex
 	abort   func()
 	aborted bool
 }
 
-func (h *halfOpen) add(abort func()) (o *opening, done func()) {
-	o = &opening{abort: abort}
+func (h *halfOpen) add(to netip.Addr, abort func()) (o *opening, done func()) {
+	o = &opening{to: to, abort: abort}
 	h.mu.Lock()
+	if h.to == nil {
+		h.to = map[netip.Addr]int{}
+	}
 	e := h.all.PushBack(o)
-	var oldest *opening
+	h.to[to]++
+	var victim *opening
 	if h.all.Len() > maxHalfOpen {
-		oldest = h.all.Remove(h.all.Front()).(*opening)
+		v := h.victim()
+		victim = v.Value.(*opening)
+		h.remove(v)
 	}
 	h.mu.Unlock()
-	if oldest != nil {
-		oldest.end()
+	if victim != nil {
+		victim.end()
 	}
-	return o, func() {
+	return o, sync.OnceFunc(func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.all.Remove(e) // no error if it is gone
+		h.remove(e)
+	})
+}
+
+// victim is the one to go. Call it locked.
+func (h *halfOpen) victim() *list.Element {
+	most := 0
+	for _, count := range h.to {
+		most = max(most, count)
+	}
+	for e := h.all.Front(); e != nil; e = e.Next() {
+		if h.to[e.Value.(*opening).to] == most {
+			return e
+		}
+	}
+	return h.all.Front()
+}
+
+// remove takes one out that may have been taken out before. Call it locked.
+func (h *halfOpen) remove(e *list.Element) {
+	before := h.all.Len()
+	o := h.all.Remove(e).(*opening)
+	if h.all.Len() == before {
+		return
+	}
+	if h.to[o.to]--; h.to[o.to] == 0 {
+		delete(h.to, o.to)
 	}
 }
 
@@ -106,9 +142,9 @@ func (n *network) forwardTCP(r *tcp.ForwarderRequest) {
 	defer n.release()
 	ctx, cancel := context.WithTimeout(n.ctx, dialTime)
 	defer cancel()
-	o, opened := n.half.add(cancel)
-	defer opened()
 	to := destination(r.ID())
+	o, opened := n.half.add(to.Addr(), cancel)
+	defer opened()
 	if isResolver(to) {
 		if ep, wq := n.accept(r, o); ep != nil {
 			opened()
