@@ -35,6 +35,7 @@ type result struct {
 	DurationMS int64          `json:"duration_ms"`
 	Limits     map[string]any `json:"limits"`
 	Error      string         `json:"error"`
+	Denied     []string       `json:"network_denied"`
 
 	content []mcp.Content
 }

@@ -71,7 +71,8 @@ func leftovers(state string, server int) []string {
 }
 
 // waiting returns whether a text names a sandbox of a state directory that
-// waits in the pool: not one that a run has claimed.
+// waits in the pool: not one that a run has claimed. The process with the
+// networks waits as well.
 func waiting(state string) func(text string) bool {
 	var ids []string
 	for _, dir := range glob(filepath.Join(state, "native/sandboxes/spare-*")) {
@@ -80,6 +81,9 @@ func waiting(state string) func(text string) bool {
 		}
 	}
 	return func(text string) bool {
+		if strings.Contains(text, "/.net") {
+			return true
+		}
 		return slices.ContainsFunc(ids, func(id string) bool { return strings.Contains(text, id) })
 	}
 }

@@ -76,10 +76,16 @@ func Probe() error {
 	return <-failed
 }
 
-// HostIPv6 is whether the host has a route to the internet by IPv6.
+// HostIPv6 is whether the host has a route to the internet by IPv6, and a public
+// address to go by: with a private one it may be a route to nowhere, which
+// programs would wait for.
 func HostIPv6() bool {
 	routes, err := netlink.RouteGet(netip.MustParseAddr("2000::1").AsSlice())
-	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return false
+	}
+	from, ok := netip.AddrFromSlice(routes[0].Src)
+	return ok && global.Contains(from)
 }
 
 // inNamespace runs f on a thread that is in a network namespace.

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -338,4 +340,32 @@ func TestResolver(t *testing.T) {
 	if got, err := j.lookup("udp", "other.example"); err == nil || notFound(err) || time.Since(begun) > 20*time.Second {
 		t.Errorf("without a resolver: %v, %v after %v", got, err, time.Since(begun))
 	}
+}
+
+// TestEnd wants nothing left of networks that have ended, in the middle of
+// what they did.
+func TestEnd(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("", "").net.end() // what is made once is made
+	before := runtime.NumGoroutine()
+	for range 20 {
+		j := w.sandbox("", "")
+		c, err := j.dial("tcp", at(public4, echoPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := j.dial("udp", at(public4, echoPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Write([]byte("x"))
+		j.net.end()
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the connection: %v", err)
+		}
+		c.Close()
+		u.Close()
+	}
+	await(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= before+2 })
 }

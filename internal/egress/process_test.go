@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -283,6 +284,46 @@ func TestForeignOrders(t *testing.T) {
 		t.Errorf("afterwards: %q, %v", got, err)
 	}
 	c.Close()
+}
+
+// TestIdleMemory attaches many sandboxes that do nothing.
+func TestIdleMemory(t *testing.T) {
+	w := newWorld(t)
+	pid := 0
+	c, _ := w.connect(t.TempDir(), version(t), func(o *Options) { o.Place = func(p int) { pid = p } })
+	defer c.Close()
+	one := exec.Command("sleep", "1000")
+	if err := one.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { one.Process.Kill(); one.Wait() }()
+	const count = 100
+	add := func(i int) {
+		j := &jar{namespace: newNamespace(t)}
+		w.attach(c, fmt.Sprint("s", i), j, one.Process.Pid)
+	}
+	add(count)
+	before, begun := residentMemory(t, pid), time.Now()
+	for i := range count {
+		add(i)
+	}
+	each := (residentMemory(t, pid) - before) / count
+	t.Logf("%d KiB for the first, %d more for each of %d; %v to make each", before>>10, each>>10, count, time.Since(begun)/count)
+	if each > 512<<10 {
+		t.Errorf("%d KiB for each sandbox", each>>10)
+	}
+}
+
+// residentMemory reads what a process takes, in bytes, without its program.
+func residentMemory(t *testing.T, pid int) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, after, ok := strings.Cut(string(data), "RssAnon:")
+	kib := 0
+	if n, _ := fmt.Sscan(after, &kib); err != nil || !ok || n != 1 {
+		t.Fatalf("reading the memory of process %d: %v", pid, err)
+	}
+	return kib << 10
 }
 
 func TestResolversOf(t *testing.T) {

@@ -115,9 +115,10 @@ func newNetwork(policy engine.Network, h *host, tun *os.File, heard func(engine.
 
 // end closes every connection and the device.
 func (n *network) end() {
+	n.stack.Close() // while the sandbox can still hear of it
 	n.close()
-	n.stack.Close()
 	n.link.Close()
+	go n.stack.Wait() // until all that the stack has started is gone
 }
 
 func newStack() (*stack.Stack, error) {
