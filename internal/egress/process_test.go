@@ -175,7 +175,7 @@ func TestProcess(t *testing.T) {
 }
 
 // version is what the program says of itself.
-func version(t *testing.T) string {
+func version(t testing.TB) string {
 	t.Helper()
 	path, err := program()
 	if err != nil {

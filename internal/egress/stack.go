@@ -133,7 +133,8 @@ func newStack() (*stack.Stack, error) {
 	// enough would hang for the 60 s that this takes by default. On a link
 	// that neither delays nor reorders there is nothing to wait for.
 	timeWait := tcpip.TCPTimeWaitTimeoutOption(10 * time.Millisecond)
-	for _, option := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &timeWait} {
+	cubic := tcpip.CongestionControlOption("cubic")
+	for _, option := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &timeWait, &cubic} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
 			return nil, fmt.Errorf("setting up TCP: %s", err)
 		}
