@@ -14,6 +14,7 @@ import (
 
 	"belljar/internal/artifact"
 	"belljar/internal/control"
+	"belljar/internal/engine"
 	"belljar/internal/engine/native"
 	"belljar/internal/image"
 	"belljar/internal/job"
@@ -42,6 +43,7 @@ type app struct {
 	links      *artifact.Links
 	files      *workspace.Files
 	metrics    *metrics
+	network    engine.Network // what sandboxes reach
 
 	// url is where MCP is served, once it is.
 	url string
@@ -87,11 +89,10 @@ func (a *app) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("opening the native engine: %w", err)
 	}
-	network, err := a.cfg.network()
-	if err != nil {
+	if a.network, err = a.cfg.network(); err != nil {
 		return err
 	}
-	if !network.None() {
+	if !a.network.None() {
 		if err := a.engine.PrepareNetwork(ctx); err != nil {
 			a.log.Warn("sandboxes have no network (BELLJAR_NETWORK=none says that none is wanted)", "reason", err)
 		}
@@ -99,7 +100,7 @@ func (a *app) open(ctx context.Context) (err error) {
 	a.metrics = newMetrics()
 	a.manager, err = sandbox.New(sandbox.Options{
 		Engine: a.engine, Store: a.artifacts, Table: a.table, ServerID: a.engine.ServerID(),
-		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict, Network: network,
+		Image: a.cfg.Image, Limits: a.cfg.limits(), Strict: a.cfg.Strict, Network: a.network,
 		DefaultTimeout: time.Duration(a.cfg.DefaultTimeout), MaxTimeout: time.Duration(a.cfg.MaxTimeout),
 		MaxOutput: int(a.cfg.MaxOutput), LogBytes: int64(a.cfg.LogBytes), MaxInputBytes: int64(a.cfg.InputBytes),
 		MaxFiles: a.cfg.OutputFiles, MaxFileBytes: int64(a.cfg.OutputBytes), MaxRunBytes: int64(a.cfg.OutputBytes),
@@ -119,7 +120,7 @@ func (a *app) open(ctx context.Context) (err error) {
 // openWorkspaces opens what lasts longer than a call.
 func (a *app) openWorkspaces(ctx context.Context) (err error) {
 	a.workspaces, err = workspace.Open(ctx, workspace.Options{
-		Engine: a.engine, ServerID: a.engine.ServerID(), Image: a.workspaceImage, Limits: a.cfg.workspaceLimits(),
+		Engine: a.engine, ServerID: a.engine.ServerID(), Image: a.workspaceImage, Limits: a.cfg.workspaceLimits(), Network: a.network,
 		IdleStop: time.Duration(a.cfg.IdleStop), FileTTL: time.Duration(a.cfg.FileTTL), Max: a.cfg.Workspaces, Digest: a.digest, Log: a.log,
 	})
 	if err != nil {

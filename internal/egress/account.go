@@ -25,6 +25,13 @@ type account struct {
 	told   uint64     // up to which they were reported
 }
 
+// newAccount numbers denials by the clock from its beginning on: who has asked
+// a process that was killed goes on with the one that took its place.
+func newAccount(heard func(engine.Denial)) account {
+	begin := uint64(time.Now().UnixMicro())
+	return account{heard: heard, last: begin, told: begin}
+}
+
 type numbered struct {
 	engine.Denial
 	number uint64

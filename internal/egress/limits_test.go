@@ -151,12 +151,12 @@ func TestManyConnections(t *testing.T) {
 // TestUnreadData fills every buffer of many connections.
 func TestUnreadData(t *testing.T) {
 	w := newWorld(t)
-	w.listen(w.internet, 9200, func(c net.Conn) { time.Sleep(patience) })
+	done := make(chan struct{})
+	w.listen(w.internet, 9200, func(c net.Conn) { <-done })
 	j := w.sandbox("", "")
 	before := heap()
 	var held sync.WaitGroup
 	block := make([]byte, 1<<20)
-	done := make(chan struct{})
 	for range 300 {
 		c, err := j.dial("tcp", at(public4, 9200))
 		if err != nil {

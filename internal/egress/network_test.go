@@ -359,8 +359,12 @@ func TestEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		u.Write([]byte("x"))
-		j.net.end()
 		c.SetDeadline(time.Now().Add(patience))
+		io.WriteString(c, "x")
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		j.net.end()
 		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the connection: %v", err)
 		}

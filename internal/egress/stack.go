@@ -89,7 +89,7 @@ func newNetwork(policy engine.Network, h *host, tun *os.File, heard func(engine.
 		return nil, err
 	}
 	n := &network{
-		policy: policy, host: h, link: l, account: account{heard: heard},
+		policy: policy, host: h, link: l, account: newAccount(heard),
 		echoes: make(chan struct{}, maxEchoes), queries: make(chan struct{}, maxQueries),
 		most: defaultFlows,
 	}

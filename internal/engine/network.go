@@ -273,6 +273,14 @@ type NetworkReporter interface {
 	NetworkUse(ctx context.Context, id string, since uint64) (NetworkUse, error)
 }
 
+// NetworkSetter is an engine that can change what a sandbox may reach.
+type NetworkSetter interface {
+	// SetNetwork changes Spec.Network, for good. Of a sandbox that runs, open
+	// connections end if it is a change; one that does not run has it when it
+	// is started.
+	SetNetwork(ctx context.Context, id string, n Network) error
+}
+
 // NetworkUse is what a sandbox did on its network.
 type NetworkUse struct {
 	Sent, Received int64 // bytes of TCP and UDP payload

@@ -150,6 +150,9 @@ func (d *Desk) launch(ctx context.Context, j *live, lease *workspace.Lease, r Co
 			return fmt.Errorf("writing what a command needs: %w", err)
 		}
 	}
+	if use, err := lease.NetworkUse(ctx, 0); err == nil {
+		j.denied = &use.Cursor
+	}
 	if err := lease.Agent().StartJob(ctx, spec); err != nil {
 		return refuseRemote(err)
 	}
@@ -239,7 +242,9 @@ func (c *command) await(lease *workspace.Lease) (outcome, bool) {
 		}
 		status, err := lease.Agent().WaitJob(ctx, c.j.ID)
 		if err == nil {
-			return outcome{Command: c.d.result(c.j, status, lease.Receipt())}, true
+			res := c.d.result(c.j, status, lease.Receipt())
+			res.NetworkDenied = c.denied(ctx, lease)
+			return outcome{Command: res}, true
 		}
 		select {
 		case <-lease.Broken(): // ask again by another connection
@@ -249,6 +254,19 @@ func (c *command) await(lease *workspace.Lease) (outcome, bool) {
 			return c.lost(ctx, err)
 		}
 	}
+}
+
+// denied lists what the workspace's network has refused since the command
+// began. After a restart of the server it is not known what was before.
+func (c *command) denied(ctx context.Context, lease *workspace.Lease) []string {
+	if c.j.denied == nil {
+		return nil
+	}
+	use, err := lease.NetworkUse(ctx, *c.j.denied)
+	if err != nil {
+		return nil
+	}
+	return sandbox.DeniedList(use.Denied)
 }
 
 // lost is the outcome of a command of which nothing more can be learnt.

@@ -75,6 +75,9 @@ type live struct {
 	work  work
 	notes []string      // for its result
 	done  chan struct{} // closed when end is set
+	// denied is from where on the network's denials are the job's; nil if that
+	// is not known. It is set before the job begins.
+	denied *uint64
 
 	end     outcome
 	ended   time.Time

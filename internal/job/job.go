@@ -69,6 +69,8 @@ type Result struct {
 	Stdout     string `json:"stdout" jsonschema:"standard output; if too long, the middle is cut"`
 	Stderr     string `json:"stderr" jsonschema:"standard error; if too long, the middle is cut"`
 	DurationMS int64  `json:"duration_ms"`
+	// NetworkDenied is what the workspace's network refused meanwhile.
+	NetworkDenied []string `json:"network_denied,omitempty" jsonschema:"connections that the sandbox's network refused meanwhile, each with the rule"`
 	// Notes say in words what was cut and where all of it is.
 	Notes  []string `json:"notes,omitempty" jsonschema:"what was cut, and where all of it is"`
 	Limits Limits   `json:"limits" jsonschema:"what bounds the sandbox, as read back from the kernel"`

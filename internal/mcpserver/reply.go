@@ -89,6 +89,7 @@ func commandText(r *job.Result) string {
 	b.WriteString("\n")
 	section(&b, "stdout", r.Stdout)
 	section(&b, "stderr", r.Stderr)
+	deniedSection(&b, r.NetworkDenied)
 	if len(r.Notes) > 0 {
 		b.WriteString("\n")
 	}

@@ -154,9 +154,7 @@ func resultText(res *sandbox.Result) string {
 	b.WriteString("\n")
 	section(&b, "stdout", res.Stdout)
 	section(&b, "stderr", res.Stderr)
-	if len(res.NetworkDenied) > 0 {
-		section(&b, "denied on the network", "- "+strings.Join(res.NetworkDenied, "\n- "))
-	}
+	deniedSection(&b, res.NetworkDenied)
 	fileList(&b, res)
 	if len(res.Notes) > 0 {
 		b.WriteString("\n")
@@ -193,6 +191,13 @@ func fileList(b *strings.Builder, res *sandbox.Result) {
 		default:
 			fmt.Fprintf(b, ": %s (expires in %s)\n", f.URL, inWords(f.ExpiresIn))
 		}
+	}
+}
+
+// deniedSection lists what the network has refused.
+func deniedSection(b *strings.Builder, denied []string) {
+	if len(denied) > 0 {
+		section(b, "denied on the network", "- "+strings.Join(denied, "\n- "))
 	}
 }
 

@@ -22,11 +22,11 @@ func (m *Manager) networkDenied(ctx context.Context, b *box) []string {
 		m.o.Log.Warn("what the network refused is not known", "sandbox", b.id, "err", err)
 		return nil
 	}
-	return deniedList(use.Denied)
+	return DeniedList(use.Denied)
 }
 
-// deniedList is a list of denials for people to read, shortened if it is long.
-func deniedList(all []engine.Denial) []string {
+// DeniedList is a list of denials for people to read, shortened if it is long.
+func DeniedList(all []engine.Denial) []string {
 	var list []string
 	for i, d := range all {
 		if i == maxDenied && len(all) > maxDenied+1 {

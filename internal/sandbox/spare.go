@@ -30,7 +30,7 @@ func (m *Manager) makeSpare(mk *making) (_ *spare, err error) {
 	defer cancel()
 	s.c, err = m.launch(ctx, b, engine.Spec{
 		ID: b.id, Labels: m.labels(kindSpare, access.Subject{}), Expires: now.Add(2 * spareAge),
-		Image: mk.digest, Limits: m.o.Limits, Spare: true,
+		Image: mk.digest, Limits: m.o.Limits, Network: m.o.Network, Spare: true,
 	})
 	if err != nil {
 		return nil, err

@@ -39,6 +39,16 @@ func (l *Lease) Broken() <-chan struct{} { return l.link.dead }
 // was started.
 func (l *Lease) Receipt() engine.Receipt { return l.receipt }
 
+// NetworkUse is what engine.NetworkReporter says of the workspace; nothing where
+// the engine knows nothing.
+func (l *Lease) NetworkUse(ctx context.Context, since uint64) (engine.NetworkUse, error) {
+	reporter, ok := l.b.m.o.Engine.(engine.NetworkReporter)
+	if !ok || l.b.m.o.Network.None() {
+		return engine.NetworkUse{}, nil
+	}
+	return reporter.NetworkUse(ctx, l.b.id, since)
+}
+
 // Release gives the workspace back. Only the first call does anything.
 func (l *Lease) Release() { l.release() }
 

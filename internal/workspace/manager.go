@@ -33,6 +33,9 @@ type Options struct {
 	Image func() string
 	// Limits bound each workspace. Required.
 	Limits engine.Limits
+	// Network is what each workspace may reach, also one that was made when it
+	// was something else.
+	Network engine.Network
 	// IdleStop is how long a workspace in which nothing happens goes on
 	// running; 30 min. Below zero it is for ever.
 	IdleStop time.Duration
@@ -111,6 +114,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.base, m.halt = context.WithCancel(context.Background())
 	for _, s := range all {
 		if s.Labels[labelKind] == kind && s.Labels[labelServer] == o.ServerID {
+			m.setNetwork(ctx, s)
 			m.boxes[s.ID] = m.found(s)
 		}
 	}
@@ -121,6 +125,17 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		m.background(m.watchFiles)
 	}
 	return m, nil
+}
+
+// setNetwork has a workspace that was made earlier reach what all do now.
+func (m *Manager) setNetwork(ctx context.Context, s engine.Status) {
+	setter, ok := m.o.Engine.(engine.NetworkSetter)
+	if !ok {
+		return
+	}
+	if err := setter.SetNetwork(ctx, s.ID, m.o.Network); err != nil {
+		m.o.Log.Warn("a workspace's network could not be set", "workspace", s.ID, "err", err)
+	}
 }
 
 // background runs f beside others; Close ends m.base and waits for it. It does
@@ -197,7 +212,7 @@ func (m *Manager) create(ctx context.Context, s access.Subject, name, image stri
 		return nil, err
 	}
 	err = m.o.Engine.Create(ctx, engine.Spec{
-		ID: b.id, Image: image, Limits: m.o.Limits, Durable: true,
+		ID: b.id, Image: image, Limits: m.o.Limits, Durable: true, Network: m.o.Network,
 		Labels: map[string]string{
 			labelOwner: ownerName, labelServer: m.o.ServerID, labelKind: kind,
 			labelSubject: s.ID, labelName: name,

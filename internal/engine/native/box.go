@@ -249,7 +249,7 @@ func (b *box) mount(p place, ids idRange) error {
 		return err
 	}
 	if !b.record.Started {
-		b.e.logFailure("writing names into the root filesystem of "+p.id, writeNames(p.rootfs(), ids, spec.Network))
+		b.e.logFailure("writing names into the root filesystem of "+p.id, writeNames(p.rootfs(), ids))
 	}
 	if spec.Durable {
 		upper, work := filepath.Join(p.layer(), homeUpper), filepath.Join(p.layer(), homeWork)

@@ -92,6 +92,7 @@ type Engine struct {
 var (
 	_ engine.Engine          = (*Engine)(nil)
 	_ engine.NetworkReporter = (*Engine)(nil)
+	_ engine.NetworkSetter   = (*Engine)(nil)
 	_ image.Runner           = (*Engine)(nil)
 )
 

@@ -277,6 +277,23 @@ func (n *networks) detach(b *box) {
 	}
 }
 
+// SetNetwork implements engine.NetworkSetter.
+func (e *Engine) SetNetwork(_ context.Context, id string, network engine.Network) error {
+	return e.with(id, "changing the network of", func(b *box) error {
+		if b.record.Spec.Network.Equal(network) {
+			return nil
+		}
+		e.net.detach(b)
+		b.update(func(r *record) { r.Spec.Network = network })
+		if b.running() {
+			b.ours.Store(true) // what an earlier server has attached is of no use
+			words, missing := e.net.attach(b, b.process)
+			b.update(func(*record) { b.receipt.Network, b.receipt.NetworkMissing = words, missing })
+		}
+		return b.save()
+	})
+}
+
 // NetworkUse implements engine.NetworkReporter.
 func (e *Engine) NetworkUse(_ context.Context, id string, since uint64) (engine.NetworkUse, error) {
 	b, err := e.find(id, "asking about the network of")
@@ -326,21 +343,21 @@ const (
 
 // writeNames gives a root filesystem in which nothing has run yet a resolver,
 // in place of the image's, which was somebody else's, and names for loopback
-// unless it has some. What an image has made of /etc leads nowhere outside.
-func writeNames(rootfs string, ids idRange, network engine.Network) error {
+// unless it has some. Without a network nothing is at the resolver's address,
+// and programs hear so at once. What an image has made of /etc leads nowhere
+// outside.
+func writeNames(rootfs string, ids idRange) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	var errs []error
-	if !network.None() {
-		const name = "etc/resolv.conf"
-		if err := root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		errs = append(errs, writeOwned(root, name, fmt.Sprintf(sandboxResolvConf, egress.Gateway4), ids))
+	const name = "etc/resolv.conf"
+	if err := root.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
 	}
+	errs = append(errs, writeOwned(root, name, fmt.Sprintf(sandboxResolvConf, egress.Gateway4), ids))
 	if info, err := root.Stat("etc/hosts"); errors.Is(err, os.ErrNotExist) || err == nil && info.Mode().IsRegular() && info.Size() == 0 {
 		errs = append(errs, writeOwned(root, "etc/hosts", sandboxHosts, ids))
 	}
