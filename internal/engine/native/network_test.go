@@ -258,3 +258,43 @@ func TestNoProgram(t *testing.T) {
 		t.Errorf("receipt: %q %v, %v", r.Network, r.Unenforced(), err)
 	}
 }
+
+// TestSetNetwork changes what a sandbox reaches, while it runs and while it
+// does not.
+func TestSetNetwork(t *testing.T) {
+	s, c := started(t, nil)
+	gateway := "nc -w 5 " + egress.Gateway4.String() + " 53 </dev/null"
+	set := func(change func(*engine.Spec)) {
+		t.Helper()
+		var spec engine.Spec
+		change(&spec)
+		if err := e(s).SetNetwork(t.Context(), "inside", spec.Network); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := enginetest.Shell(t, c, gateway); st.ExitCode == 0 {
+		t.Error("there is a network that nobody asked for")
+	}
+	set(networked(t, "internet", ""))
+	enginetest.Output(t, c, gateway)
+	set(func(*engine.Spec) {})
+	if st := enginetest.Shell(t, c, "timeout 5 "+gateway); st.ExitCode == 0 {
+		t.Error("the network is still there")
+	}
+	if r, err := s.Engine.Inspect(t.Context(), "inside"); err != nil || !strings.HasPrefix(r.Network, "none") || len(r.Unenforced()) > 0 {
+		t.Errorf("receipt: %q %v, %v", r.Network, r.Unenforced(), err)
+	}
+	c.Close()
+	if err := s.Engine.Stop(t.Context(), "inside"); err != nil {
+		t.Fatal(err)
+	}
+	set(networked(t, "one.example,1.2.3.4", ""))
+	if err := s.Engine.Start(t.Context(), "inside"); err != nil {
+		t.Fatal(err)
+	}
+	c = s.Connect(t, "inside")
+	enginetest.Output(t, c, gateway)
+	if r, err := s.Engine.Inspect(t.Context(), "inside"); err != nil || r.Network != "only one.example, 1.2.3.4" {
+		t.Errorf("receipt: %q, %v", r.Network, err)
+	}
+}
