@@ -51,6 +51,7 @@ type Client struct {
 	conn  *net.UnixConn
 	watch *net.UnixConn
 	ended chan struct{}
+	dir   string
 	// program is which build the process is of.
 	program string
 
@@ -96,7 +97,7 @@ func dial(o Options) (*Client, []string, error) {
 		return nil, nil, err
 	}
 	defer release()
-	c := &Client{ended: make(chan struct{})}
+	c := &Client{ended: make(chan struct{}), dir: o.Dir}
 	for _, conn := range []**net.UnixConn{&c.conn, &c.watch} {
 		if *conn, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 			c.Close()
@@ -253,10 +254,17 @@ func (c *Client) Quit() {
 	if _, err := c.ask(request{Op: opQuit}); err == nil {
 		select {
 		case <-c.ended:
+			_ = os.Remove(filepath.Join(c.dir, socketName()))
 		case <-time.After(answerTime):
 		}
 	}
 	c.Close()
+}
+
+// Left is whether there may be a process that an earlier server has left.
+func Left(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, socketName()))
+	return err == nil
 }
 
 // Ended is closed when the process has ended, or the client was closed.

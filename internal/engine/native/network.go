@@ -54,15 +54,21 @@ type networks struct {
 }
 
 // PrepareNetwork finds out whether sandboxes can have networks on this host,
-// and has what they need ready. Without it that is found out when the first
-// sandbox starts.
+// which otherwise the first one does that starts. It takes over the process that
+// an earlier server has left; a new one is started when it is needed.
 func (e *Engine) PrepareNetwork(ctx context.Context) error {
 	if err := egress.Probe(); err != nil {
 		return err
 	}
+	if !egress.Left(e.net.dir()) {
+		return nil
+	}
 	_, err := e.net.connected(ctx)
 	return err
 }
+
+// dir is the process's directory.
+func (n *networks) dir() string { return filepath.Join(n.e.dir, "net") }
 
 // connected returns a client of the process, which it starts if need be.
 func (n *networks) connected(ctx context.Context) (*egress.Client, error) {
@@ -89,7 +95,7 @@ func (n *networks) connected(ctx context.Context) (*egress.Client, error) {
 	}
 	n.started = time.Now()
 	client, has, err := egress.Connect(ctx, egress.Options{
-		Dir: filepath.Join(n.e.dir, "net"), Program: n.program, User: n.e.ids.networkUser(),
+		Dir: n.dir(), Program: n.program, User: n.e.ids.networkUser(),
 		Place: n.place, Denied: n.denied, Log: n.e.log,
 	}, n.build)
 	if err != nil {
@@ -326,10 +332,15 @@ func (n *networks) close(empty bool) {
 	client := n.client
 	n.client, n.program = nil, nil
 	n.mu.Unlock()
-	if client != nil && empty {
-		client.Quit()
-		n.e.logFailure("removing the network's cgroup", n.e.cg.end(n.e.group(netGroup)))
-	} else if client != nil {
+	switch {
+	case empty:
+		if client != nil {
+			client.Quit()
+		}
+		if n.e.server != "" { // also one that was never asked for anything
+			n.e.logFailure("removing the network's cgroup", n.e.cg.end(n.e.group(netGroup)))
+		}
+	case client != nil:
 		client.Close()
 	}
 	n.work.Wait()
