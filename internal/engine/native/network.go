@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -51,6 +52,7 @@ type networks struct {
 	resolvers []netip.AddrPort
 	ipv6      bool
 	started   time.Time
+	lacking   error // why this host has no networks, if that is known
 }
 
 // PrepareNetwork finds out whether sandboxes can have networks on this host,
@@ -58,6 +60,9 @@ type networks struct {
 // an earlier server has left; a new one is started when it is needed.
 func (e *Engine) PrepareNetwork(ctx context.Context) error {
 	if err := egress.Probe(); err != nil {
+		e.net.mu.Lock()
+		defer e.net.mu.Unlock()
+		e.net.lacking = err
 		return err
 	}
 	if !egress.Left(e.net.dir()) {
@@ -77,6 +82,9 @@ func (n *networks) connected(ctx context.Context) (*egress.Client, error) {
 	if n.program == nil {
 		return nil, errNoNetworks
 	}
+	if n.lacking != nil {
+		return nil, n.lacking
+	}
 	if n.client != nil {
 		select {
 		case <-n.client.Ended():
@@ -93,6 +101,7 @@ func (n *networks) connected(ctx context.Context) (*egress.Client, error) {
 			return nil, ctx.Err()
 		}
 	}
+	again := !n.started.IsZero()
 	n.started = time.Now()
 	client, has, err := egress.Connect(ctx, egress.Options{
 		Dir: n.dir(), Program: n.program, User: n.e.ids.networkUser(),
@@ -108,6 +117,9 @@ func (n *networks) connected(ctx context.Context) (*egress.Client, error) {
 	}
 	n.client, n.has, n.ipv6 = client, has, egress.HostIPv6()
 	n.work.Go(func() { n.watch(client) })
+	if again { // also those for which an earlier attempt has failed
+		n.work.Go(n.reattach)
+	}
 	return client, nil
 }
 
@@ -198,7 +210,11 @@ func (n *networks) attach(b *box, p *process) (words, missing string) {
 		err = n.tryAttach(ctx, b, p) // the process may just have ended
 	}
 	if err != nil {
-		n.e.log.Warn("a sandbox has no network", "sandbox", spec.ID, "err", err)
+		level := slog.LevelWarn
+		if errors.Is(err, egress.ErrNoDevice) {
+			level = slog.LevelDebug // which was said at the start
+		}
+		n.e.log.Log(ctx, level, "a sandbox has no network", "sandbox", spec.ID, "err", err)
 		missing = "the server could not give it one"
 		if errors.Is(err, egress.ErrNoDevice) {
 			missing = "the server's host has no TUN devices (/dev/net/tun)"
