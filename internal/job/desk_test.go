@@ -438,9 +438,14 @@ func TestScriptDisconnect(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the call's error: %v", err)
 	}
-	r, err := f.Run(f.context(), script("echo begun; sleep 1000"), job.Wait{For: 300 * time.Millisecond})
+	r, err := f.Run(f.context(), script("echo begun; sleep 1000"), job.Wait{For: time.Millisecond})
 	if err != nil || r.Status != job.Running {
 		t.Fatalf("%+v, %v", r, err)
+	}
+	for out := (job.Output{}); out.Stdout != "begun\n"; {
+		if out, err = f.Output(f.context(), ada, r.ID, "", time.Second); err != nil {
+			t.Fatal(err)
+		}
 	}
 	end, err := f.Kill(f.context(), ada, r.ID, "")
 	if err != nil || end.Status != job.Exited || end.Script.ReturnCode != 137 {

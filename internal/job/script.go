@@ -48,7 +48,7 @@ func (d *Desk) finishRun(j *live, run *sandbox.Run) {
 	case errors.As(err, &refused):
 		end = outcome{Refused: refused.Message}
 	case errors.Is(err, context.Canceled):
-		end = outcome{Refused: "the run was ended before its script was over"}
+		end, err = outcome{Refused: "the run was ended before its script was over"}, nil
 	case err != nil:
 		d.o.Log.Error("a run failed", "job", j.ID, "err", err)
 		end = outcome{Refused: "the script could not be run to its end; the server's log says why, under " + j.ID, Fault: true}

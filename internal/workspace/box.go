@@ -71,19 +71,35 @@ type link struct {
 	dead <-chan struct{} // closed when the connection has broken
 }
 
-// watchedConn notes when reading from it fails.
+// watchedConn notes when it is of no more use.
 type watchedConn struct {
 	net.Conn
 	once sync.Once
 	dead chan struct{}
 }
 
+func (c *watchedConn) end() { c.once.Do(func() { close(c.dead) }) }
+
 func (c *watchedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		c.once.Do(func() { close(c.dead) })
+		c.end()
 	}
 	return n, err
+}
+
+// Write may be all that a connection ever sees that breaks at once.
+func (c *watchedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.end()
+	}
+	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	defer c.end()
+	return c.Conn.Close()
 }
 
 // bring reaches the agent, in one way or another, for whoever waits for it. The
