@@ -102,21 +102,53 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 // a job of the same id that exists, in whatever state, is left as it is. That
 // its command could not be started shows in its status.
 func (c *Client) StartJob(ctx context.Context, spec JobSpec) error {
+	_, err := c.RunJob(ctx, spec, 0)
+	return err
+}
+
+// RunJob is StartJob with an answer that waits up to grace for the job's end. It
+// returns the job's status by then, or the zero one if there is no grace.
+func (c *Client) RunJob(ctx context.Context, spec JobSpec, grace time.Duration) (JobStatus, error) {
+	fail := func(err error) (JobStatus, error) {
+		return JobStatus{}, fmt.Errorf("starting job %s: %w", spec.ID, err)
+	}
 	if err := spec.check(); err != nil {
-		return err
+		return JobStatus{}, err
 	}
 	body, err := json.Marshal(spec)
 	if err != nil {
-		return fmt.Errorf("starting job %s: %w", spec.ID, err)
+		return fail(err)
 	}
 	c.mu.Lock()
 	c.keep[spec.ID] = spec.Keep
 	c.mu.Unlock()
-	if err := c.call(ctx, "PUT", "jobs/"+spec.ID, nil, bytes.NewReader(body), maxHeader, nil); err != nil {
-		return fmt.Errorf("starting job %s: %w", spec.ID, err)
+	var query url.Values
+	if grace > 0 {
+		query = url.Values{"grace": {grace.String()}}
 	}
-	return nil
+	var st JobStatus
+	res, err := c.do(ctx, "PUT", "jobs/"+spec.ID, query, bytes.NewReader(body))
+	if err != nil {
+		return fail(err)
+	}
+	defer res.Body.Close()
+	data, err := readBounded(res.Body, statusLimit(spec.Keep))
+	if err != nil {
+		return fail(err)
+	}
+	if len(data) == 0 { // there is no grace, or the agent knows none
+		return st, nil
+	}
+	if err := json.Unmarshal(data, &st); err != nil {
+		return fail(nonsense("%s", printable(err.Error())))
+	}
+	st.Error = printable(st.Error)
+	return st, st.check(spec.ID, spec.Keep)
 }
+
+// statusLimit bounds a job's status, in bytes of JSON: two streams of head and
+// tail in base64, and the rest with two paths.
+func statusLimit(keep int) int64 { return int64(4*(keep+2)/3*4 + 32<<10) }
 
 // Job returns a job's status as it is now, or ErrNoJob.
 func (c *Client) Job(ctx context.Context, id string) (JobStatus, error) {
@@ -183,9 +215,7 @@ func (c *Client) job(ctx context.Context, id string, query url.Values) (JobStatu
 		keep = MaxKeep
 	}
 	var st JobStatus
-	// Two streams of head and tail in base64, and the rest with two paths.
-	limit := int64(4*(keep+2)/3*4 + 32<<10)
-	if err := c.call(ctx, "GET", "jobs/"+id, query, nil, limit, &st); err != nil {
+	if err := c.call(ctx, "GET", "jobs/"+id, query, nil, statusLimit(keep), &st); err != nil {
 		return JobStatus{}, err
 	}
 	st.Error = printable(st.Error)

@@ -74,7 +74,7 @@ func (s *Server) startJob(spec JobSpec) error {
 	}
 	s.work.Go(func() { s.follow(j) })
 	if j.supervisor != nil && s.opts.Spare {
-		s.work.Go(s.keepSpare)
+		s.work.Go(func() { s.keepSpareAfter(j) })
 	}
 	return nil
 }

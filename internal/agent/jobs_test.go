@@ -455,3 +455,16 @@ func BenchmarkJob(b *testing.B) {
 		}
 	}
 }
+
+// A short job is over with the answer to its start; a long one goes on.
+func TestRunJob(t *testing.T) {
+	sb := newSandbox(t)
+	st, err := sb.RunJob(testContext(t), bash("short", "echo hi; exit 3"), patience)
+	if err != nil || st.State != JobExited || st.ExitCode != 3 || string(st.Stdout.Head) != "hi\n" {
+		t.Errorf("a short one: %+v, %v", st, err)
+	}
+	st, err = sb.RunJob(testContext(t), bash("long", "sleep 1000"), time.Millisecond)
+	if err != nil || st.State != JobRunning {
+		t.Errorf("a long one: %+v, %v", st, err)
+	}
+}

@@ -237,7 +237,25 @@ func (s *Server) serveStart(w http.ResponseWriter, r *http.Request) error {
 	if spec.ID != r.PathValue("id") {
 		return errors.New("job id differs from the path")
 	}
-	return s.startJob(spec)
+	if err := s.startJob(spec); err != nil {
+		return err
+	}
+	grace, err := time.ParseDuration(r.URL.Query().Get("grace"))
+	if err != nil {
+		return nil // none was asked for
+	}
+	j, err := s.job(r)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(min(grace, longPoll))
+	defer timer.Stop()
+	select {
+	case <-j.exited:
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+	return json.NewEncoder(w).Encode(j.status())
 }
 
 func (s *Server) job(r *http.Request) (*job, error) {

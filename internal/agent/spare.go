@@ -2,6 +2,7 @@ package agent
 
 import (
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,6 +55,20 @@ func (s *Server) supervisor(files ...*os.File) (*supervisor, error) {
 		return nil, err
 	}
 	return sup, nil
+}
+
+// spareDelay is how long the next supervisor waits for a short command to end
+// before it takes processor time beside it.
+const spareDelay = 50 * time.Millisecond
+
+func (s *Server) keepSpareAfter(j *job) {
+	timer := time.NewTimer(spareDelay)
+	defer timer.Stop()
+	select {
+	case <-j.exited:
+	case <-timer.C:
+	}
+	s.keepSpare()
 }
 
 // keepSpare sees to it that the next job finds its supervisor started: that

@@ -52,6 +52,9 @@ const (
 const (
 	answerTime = 15 * time.Second // the agent's delay after a job's timeout
 	beginTime  = 30 * time.Second // to start it
+	// shortJob is how long the agent's answer to the start waits for the end, so
+	// that a short command takes one request.
+	shortJob = 20 * time.Millisecond
 )
 
 // commandEnv is what a command finds set, besides what the image says. A
@@ -150,11 +153,15 @@ func (d *Desk) launch(ctx context.Context, j *live, lease *workspace.Lease, r Co
 			return fmt.Errorf("writing what a command needs: %w", err)
 		}
 	}
-	if use, err := lease.NetworkUse(ctx, 0); err == nil {
-		j.denied = &use.Cursor
+	if at, err := lease.NetworkCursor(ctx); err == nil {
+		j.denied = &at
 	}
-	if err := lease.Agent().StartJob(ctx, spec); err != nil {
+	status, err := lease.Agent().RunJob(ctx, spec, shortJob)
+	if err != nil {
 		return refuseRemote(err)
+	}
+	if status.State == agent.JobExited {
+		j.exited = &status
 	}
 	if r.Interactive && r.Stdin != nil {
 		if _, err := lease.Agent().WriteInput(ctx, j.ID, []byte(*r.Stdin), false); err != nil {
@@ -240,7 +247,7 @@ func (c *command) await(lease *workspace.Lease) (outcome, bool) {
 				return c.lost(ctx, err)
 			}
 		}
-		status, err := lease.Agent().WaitJob(ctx, c.j.ID)
+		status, err := c.end(ctx, lease)
 		if err == nil {
 			res := c.d.result(c.j, status, lease.Receipt())
 			res.NetworkDenied = c.denied(ctx, lease)
@@ -254,6 +261,14 @@ func (c *command) await(lease *workspace.Lease) (outcome, bool) {
 			return c.lost(ctx, err)
 		}
 	}
+}
+
+// end waits for the command's end, which may have come as it was begun.
+func (c *command) end(ctx context.Context, lease *workspace.Lease) (agent.JobStatus, error) {
+	if c.j.exited != nil {
+		return *c.j.exited, nil
+	}
+	return lease.Agent().WaitJob(ctx, c.j.ID)
 }
 
 // denied lists what the workspace's network has refused since the command

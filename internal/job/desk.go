@@ -72,9 +72,10 @@ type Desk struct {
 // live is a job that goes on.
 type live struct {
 	Record
-	work  work
-	notes []string      // for its result
-	done  chan struct{} // closed when end is set
+	work   work
+	exited *agent.JobStatus // if it was over as soon as it was begun
+	notes  []string         // for its result
+	done   chan struct{}    // closed when end is set
 	// denied is from where on the network's denials are the job's; nil if that
 	// is not known. It is set before the job begins.
 	denied *uint64

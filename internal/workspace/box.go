@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"belljar/internal/access"
@@ -69,6 +70,8 @@ const (
 type link struct {
 	*agent.Client
 	dead <-chan struct{} // closed when the connection has broken
+	// network is how far the network's denials were asked for; nil if not yet.
+	network atomic.Pointer[uint64]
 }
 
 // watchedConn notes when it is of no more use.

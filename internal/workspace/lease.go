@@ -46,7 +46,24 @@ func (l *Lease) NetworkUse(ctx context.Context, since uint64) (engine.NetworkUse
 	if !ok || l.b.m.o.Network.None() {
 		return engine.NetworkUse{}, nil
 	}
-	return reporter.NetworkUse(ctx, l.b.id, since)
+	use, err := reporter.NetworkUse(ctx, l.b.id, since)
+	if err == nil && use.Cursor < since { // its process is another, and counts anew
+		use, err = reporter.NetworkUse(ctx, l.b.id, 0)
+	}
+	if err == nil {
+		l.link.network.Store(&use.Cursor)
+	}
+	return use, err
+}
+
+// NetworkCursor is from where on to ask NetworkUse for what is refused from now
+// on. What nobody has asked for yet may be among it.
+func (l *Lease) NetworkCursor(ctx context.Context) (uint64, error) {
+	if at := l.link.network.Load(); at != nil {
+		return *at, nil
+	}
+	use, err := l.NetworkUse(ctx, 0)
+	return use.Cursor, err
 }
 
 // Release gives the workspace back. Only the first call does anything.

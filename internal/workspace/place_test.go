@@ -80,7 +80,6 @@ type place struct {
 	lender *lender
 	links  *artifact.Links
 	root   string
-	log    strings.Builder
 }
 
 func newPlace(t *testing.T, o FilesOptions) *place {
