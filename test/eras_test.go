@@ -33,7 +33,7 @@ func TestBothEras(t *testing.T) {
 // allTools is what a server offers by default.
 var allTools = []string{
 	"edit_file", "execute", "job_input", "job_kill", "job_list", "job_output", "job_wait", "list_files", "list_runtimes",
-	"read_file", "revoke_link", "run_script", "sandbox_create", "sandbox_delete", "sandbox_list", "sandbox_stop",
+	"read_file", "revoke_link", "run_script", "sandbox_create", "sandbox_delete", "sandbox_list", "sandbox_rebuild", "sandbox_stop",
 	"share_file", "upload_url", "write_file",
 }
 

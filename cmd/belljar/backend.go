@@ -34,6 +34,10 @@ func (b backend) StopSandbox(ctx context.Context, s access.Subject, name string,
 	return b.workspaces.Stop(ctx, s, name, endJobs)
 }
 
+func (b backend) RebuildSandbox(ctx context.Context, s access.Subject, name, image string, endJobs bool) (workspace.Info, error) {
+	return b.workspaces.Rebuild(ctx, s, name, image, endJobs)
+}
+
 func (b backend) DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error {
 	return b.workspaces.Delete(ctx, s, name, endJobs)
 }

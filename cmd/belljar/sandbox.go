@@ -10,10 +10,11 @@ import (
 )
 
 type sandboxCmd struct {
-	List   sandboxListCmd   `cmd:"" aliases:"ls" help:"List workspaces."`
-	Create sandboxCreateCmd `cmd:"" help:"Make a workspace."`
-	Stop   sandboxStopCmd   `cmd:"" help:"End what runs in a workspace. Its files stay."`
-	Delete sandboxDeleteCmd `cmd:"" aliases:"rm" help:"Delete a workspace with all its files."`
+	List    sandboxListCmd    `cmd:"" aliases:"ls" help:"List workspaces."`
+	Create  sandboxCreateCmd  `cmd:"" help:"Make a workspace."`
+	Stop    sandboxStopCmd    `cmd:"" help:"End what runs in a workspace. Its files stay."`
+	Rebuild sandboxRebuildCmd `cmd:"" help:"Put a workspace onto a newer or another image. Its /sandbox stays, all else is gone."`
+	Delete  sandboxDeleteCmd  `cmd:"" aliases:"rm" help:"Delete a workspace with all its files."`
 }
 
 type sandboxListCmd struct{}
@@ -61,6 +62,20 @@ type sandboxStopCmd struct {
 func (c *sandboxStopCmd) Run(s *session) error {
 	return withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
 		_, err := client.StopSandbox(s.ctx, access.Owner, c.Name, c.Force)
+		return err
+	})
+}
+
+type sandboxRebuildCmd struct {
+	Name  string `arg:"" help:"Workspace."`
+	Image string `arg:"" optional:"" help:"Image. Default: the newest of the name that it has."`
+	Force bool   `short:"f" help:"Also if jobs run in it: end them."`
+}
+
+// Run puts a workspace onto an image.
+func (c *sandboxRebuildCmd) Run(s *session) error {
+	return withOwner(s.ctx, s.cfg, s.cfg.quietLogger(), func(client *control.Client) error {
+		_, err := client.RebuildSandbox(s.ctx, access.Owner, c.Name, c.Image, c.Force)
 		return err
 	})
 }

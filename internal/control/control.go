@@ -45,6 +45,7 @@ type Sandboxes interface {
 	ListSandboxes(ctx context.Context, s access.Subject) ([]workspace.Info, error)
 	CreateSandbox(ctx context.Context, s access.Subject, name, image string) (workspace.Info, error)
 	StopSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) (workspace.Info, error)
+	RebuildSandbox(ctx context.Context, s access.Subject, name, image string, endJobs bool) (workspace.Info, error)
 	DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error
 }
 

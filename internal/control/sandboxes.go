@@ -19,6 +19,9 @@ func (s *Server) mountSandboxes(mux *http.ServeMux) {
 	mux.Handle("POST /v1/sandboxes/stop", asked(func(ctx context.Context, q sandboxRequest) (any, error) {
 		return s.Backend.StopSandbox(ctx, access.Owner, q.Name, q.EndJobs)
 	}))
+	mux.Handle("POST /v1/sandboxes/rebuild", asked(func(ctx context.Context, q sandboxRequest) (any, error) {
+		return s.Backend.RebuildSandbox(ctx, access.Owner, q.Name, q.Image, q.EndJobs)
+	}))
 	mux.Handle("POST /v1/sandboxes/delete", asked(func(ctx context.Context, q sandboxRequest) (any, error) {
 		return struct{}{}, s.Backend.DeleteSandbox(ctx, access.Owner, q.Name, q.EndJobs)
 	}))
@@ -38,6 +41,11 @@ func (c *Client) CreateSandbox(ctx context.Context, _ access.Subject, name, imag
 // StopSandbox stops a workspace, as workspace.Manager does.
 func (c *Client) StopSandbox(ctx context.Context, _ access.Subject, name string, endJobs bool) (workspace.Info, error) {
 	return call[workspace.Info](ctx, c, "POST", "/v1/sandboxes/stop", sandboxRequest{Name: name, EndJobs: endJobs})
+}
+
+// RebuildSandbox puts a workspace onto an image, as workspace.Manager does.
+func (c *Client) RebuildSandbox(ctx context.Context, _ access.Subject, name, image string, endJobs bool) (workspace.Info, error) {
+	return call[workspace.Info](ctx, c, "POST", "/v1/sandboxes/rebuild", sandboxRequest{Name: name, Image: image, EndJobs: endJobs})
 }
 
 // DeleteSandbox deletes a workspace, as workspace.Manager does.

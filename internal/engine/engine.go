@@ -68,6 +68,15 @@ type Engine interface {
 	Close() error
 }
 
+// Rebaser is an engine that can give a sandbox another image.
+type Rebaser interface {
+	// Rebase gives a stopped durable sandbox an image, which may be the one it
+	// has. What is in /sandbox stays; what the sandbox has written elsewhere is
+	// gone at its next start. It fails with ErrRunning if the sandbox runs, and
+	// with ErrNoImage if the image is not present.
+	Rebase(ctx context.Context, id, image string) error
+}
+
 // Spec describes a sandbox to make.
 type Spec struct {
 	// ID names the sandbox: 1 to 40 of [a-z0-9-], unique on this server.

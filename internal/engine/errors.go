@@ -10,6 +10,7 @@ var (
 	ErrNotFound   = errors.New("no such sandbox")
 	ErrExists     = errors.New("sandbox exists")
 	ErrNotRunning = errors.New("sandbox is not running")
+	ErrRunning    = errors.New("sandbox is running")
 	ErrNoImage    = errors.New("no such image")
 	ErrClosed     = errors.New("engine is closed")
 )

@@ -55,7 +55,7 @@ func sandboxesText(list []workspace.Info) string {
 func sandboxText(w workspace.Info) string {
 	text := fmt.Sprintf("%s: %s, image %s, made %s, last used %s", w.Name, w.State, w.Image, stamp(w.Created), stamp(w.Used))
 	if w.NewImage {
-		text += "; a newer image of that name exists"
+		text += "; a newer image of that name exists (sandbox_rebuild)"
 	}
 	return text
 }

@@ -102,6 +102,10 @@ func (b deskBackend) StopSandbox(ctx context.Context, s access.Subject, name str
 	return b.workspaces.Stop(ctx, s, name, endJobs)
 }
 
+func (b deskBackend) RebuildSandbox(ctx context.Context, s access.Subject, name, image string, endJobs bool) (workspace.Info, error) {
+	return b.workspaces.Rebuild(ctx, s, name, image, endJobs)
+}
+
 func (b deskBackend) DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error {
 	return b.workspaces.Delete(ctx, s, name, endJobs)
 }
@@ -141,6 +145,7 @@ func TestThroughSandbox(t *testing.T) {
 			{"sandbox_create", map[string]any{"name": "other-" + strings.ToLower(rand.Text())}, []string{"stopped, image mini"}},
 			{"sandbox_list", nil, []string{"default: running, image mini", "other-"}},
 			{"sandbox_stop", map[string]any{"name": "default", "end_jobs": true}, []string{"default: stopped"}},
+			{"sandbox_rebuild", map[string]any{"name": "default"}, []string{"default: stopped, image mini"}},
 			{"sandbox_delete", map[string]any{"name": "default"}, []string{"deleted default"}},
 			{"list_runtimes", nil, []string{"bash: Bash, version 5.", "limits of a run: memory 1024 MiB"}},
 		} {

@@ -38,6 +38,7 @@ type Sandboxes interface {
 	ListSandboxes(ctx context.Context, s access.Subject) ([]workspace.Info, error)
 	CreateSandbox(ctx context.Context, s access.Subject, name, image string) (workspace.Info, error)
 	StopSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) (workspace.Info, error)
+	RebuildSandbox(ctx context.Context, s access.Subject, name, image string, endJobs bool) (workspace.Info, error)
 	DeleteSandbox(ctx context.Context, s access.Subject, name string, endJobs bool) error
 }
 
@@ -60,7 +61,7 @@ const (
 	SetWorkspace = "workspace" // execute, share_file, revoke_link
 	SetFiles     = "files"     // read_file, write_file, edit_file, list_files, upload_url
 	SetJobs      = "jobs"      // job_wait, job_output, job_input, job_kill, job_list
-	SetSandboxes = "sandboxes" // sandbox_list, sandbox_create, sandbox_stop, sandbox_delete
+	SetSandboxes = "sandboxes" // sandbox_list, sandbox_create, sandbox_stop, sandbox_rebuild, sandbox_delete
 )
 
 // Sets are the names of all sets of tools.
@@ -208,6 +209,7 @@ func New(o Options) *mcp.Server {
 		addSandboxList(s, o)
 		addSandboxCreate(s, o)
 		addSandboxStop(s, o)
+		addSandboxRebuild(s, o)
 		addSandboxDelete(s, o)
 	}
 	ServeTasks(s, jobTasks{o}, o.Log)

@@ -81,7 +81,7 @@ func TestClients(t *testing.T) {
 		for _, tool := range list.Tools {
 			names = append(names, tool.Name)
 		}
-		if diff := cmp.Diff([]string{"execute", "job_input", "job_kill", "job_list", "job_output", "job_wait", "list_runtimes", "run_script", "sandbox_create", "sandbox_delete", "sandbox_list", "sandbox_stop"}, names); diff != "" {
+		if diff := cmp.Diff([]string{"execute", "job_input", "job_kill", "job_list", "job_output", "job_wait", "list_runtimes", "run_script", "sandbox_create", "sandbox_delete", "sandbox_list", "sandbox_rebuild", "sandbox_stop"}, names); diff != "" {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
 		res := run(t, s, map[string]any{"runtime": "echo", "script": "print out:", "stdin": "in", "timeout": 1.5})

@@ -49,7 +49,7 @@ type Info struct {
 }
 
 func (b *box) info() Info {
-	digest, err := b.m.o.Digest(b.image)
+	digest, err := b.m.o.Digest(b.from())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return Info{
@@ -158,7 +158,7 @@ func (b *box) startAgain(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 	}
-	return nil, b.m.explain(err, b.image)
+	return nil, b.m.explain(err, b.from())
 }
 
 // connectAgain connects to a workspace that runs. It fails with errEnded if it
@@ -291,6 +291,13 @@ func (b *box) busy(ctx context.Context) (int, error) {
 			return 0, ctx.Err()
 		}
 	}
+}
+
+// from is the image that it stands on.
+func (b *box) from() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.image
 }
 
 func (b *box) is(s State) bool {

@@ -227,9 +227,10 @@ func (m *Manager) create(ctx context.Context, s access.Subject, name, image stri
 		b.mu.Unlock()
 		return nil, m.explain(fmt.Errorf("creating workspace %s: %w", b.id, err), image)
 	}
-	b.digest, _ = m.o.Digest(image)
+	digest, _ := m.o.Digest(image)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.digest = digest
 	m.o.Log.Info("made a workspace", "workspace", b.id, "name", name, "subject", s.ID, "image", image)
 	return b, b.to(Stopped)
 }
@@ -303,6 +304,44 @@ func (m *Manager) Delete(ctx context.Context, s access.Subject, name string, end
 		m.o.Log.Info("deleted a workspace", "workspace", b.id, "name", b.name, "subject", s.ID)
 	}
 	return nil
+}
+
+// Rebuild puts a workspace onto an image: the newest of the name that it has,
+// if image is "". What is in /sandbox stays; what was installed or changed
+// elsewhere is gone. It is refused while jobs run in it, unless they are to be
+// ended.
+func (m *Manager) Rebuild(ctx context.Context, s access.Subject, name, image string, endJobs bool) (Info, error) {
+	rebaser, ok := m.o.Engine.(engine.Rebaser)
+	if !ok {
+		return Info{}, refuse("this server's engine cannot rebuild sandboxes; create another one")
+	}
+	b, err := m.named(s, name)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := b.stop(ctx, endJobs); err != nil {
+		return Info{}, err
+	}
+	b.mu.Lock()
+	image = cmp.Or(image, b.image)
+	err = b.to(Held)
+	b.mu.Unlock()
+	if err != nil {
+		return Info{}, busy(b, err)
+	}
+	err = rebaser.Rebase(context.WithoutCancel(ctx), b.id, image)
+	digest, _ := m.o.Digest(image)
+	b.mu.Lock()
+	if err == nil {
+		b.image, b.digest = image, digest
+	}
+	b.to(Stopped)
+	b.mu.Unlock()
+	if err != nil {
+		return Info{}, m.explain(fmt.Errorf("rebuilding workspace %s: %w", b.id, err), image)
+	}
+	m.o.Log.Info("rebuilt a workspace", "workspace", b.id, "name", b.name, "subject", s.ID, "image", image)
+	return b.info(), nil
 }
 
 // Stop ends what runs in a workspace. Its files stay. It is refused while jobs

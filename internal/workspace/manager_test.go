@@ -382,3 +382,32 @@ func TestFilesExpire(t *testing.T) {
 		t.Errorf("told again: %q", again)
 	}
 }
+
+func TestRebuild(t *testing.T) {
+	e := enginetest.NewMemory(t)
+	e.SetImages("mini", "newer")
+	f := open(t, e)
+	l := f.lease(ada, "")
+	f.run(l, "write", "echo kept >note")
+	if err := l.Agent().WriteFile(f.context(), "/root/gone", 0o644, strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	_, err := f.Rebuild(f.context(), ada, "", "", false)
+	refused(t, err, "somebody works in the sandbox")
+	l.Release()
+	_, err = f.Rebuild(f.context(), ada, "", "missing", false)
+	refused(t, err, `the image "missing" is not there yet`)
+	w, err := f.Rebuild(f.context(), ada, "", "newer", false)
+	if err != nil || w.Image != "newer" || w.State != Stopped {
+		t.Fatalf("rebuilt %+v, %v", w, err)
+	}
+	l = f.lease(ada, "")
+	if got := f.run(l, "read", "cat note"); got != "kept\n" {
+		t.Errorf("the note holds %q", got)
+	}
+	if _, _, err := l.Agent().ReadFile(f.context(), "/root/gone"); !errors.Is(err, agent.ErrNoFile) {
+		t.Errorf("what was beside /sandbox: %v", err)
+	}
+	_, err = f.Rebuild(f.context(), bob, "", "", false)
+	refused(t, err, "there is no sandbox")
+}

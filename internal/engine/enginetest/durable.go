@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -49,5 +50,65 @@ func testDurable(t *testing.T, s *Subject) {
 			}
 		}
 		c.Close()
+	}
+}
+
+// testRebase gives a sandbox its image anew: /sandbox stays, and what it has
+// changed elsewhere is as the image has it.
+func testRebase(t *testing.T, s *Subject) {
+	rebaser, ok := s.Engine.(engine.Rebaser)
+	if !ok {
+		return
+	}
+	ctx := t.Context()
+	spec := s.spec("rebased")
+	spec.Durable, spec.Limits.Tmp = true, 0
+	s.Start(t, spec)
+	c := s.Connect(t, spec.ID)
+	kept, gone := agent.Workdir+"/kept", "/root/gone"
+	for _, file := range []string{kept, gone} {
+		if err := c.WriteFile(ctx, file, 0o644, strings.NewReader("text")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+	if err := rebaser.Rebase(ctx, spec.ID, s.Image); !errors.Is(err, engine.ErrRunning) {
+		t.Errorf("while it runs: %v, want ErrRunning", err)
+	}
+	if err := s.Engine.Stop(ctx, spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := rebaser.Rebase(ctx, spec.ID, s.Absent); !errors.Is(err, engine.ErrNoImage) {
+		t.Errorf("an absent image: %v, want ErrNoImage", err)
+	}
+	if err := rebaser.Rebase(ctx, spec.ID, s.Image); err != nil {
+		t.Fatal(err)
+	}
+	if s.Reopen != nil { // what is to happen is on disk
+		s.Engine = s.Reopen()
+	}
+	for round := range 2 {
+		if err := s.Engine.Start(ctx, spec.ID); err != nil {
+			t.Fatal(err)
+		}
+		c = s.Connect(t, spec.ID)
+		if got := ReadFile(t, c, kept); got != "text" {
+			t.Errorf("%s holds %q", kept, got)
+		}
+		if _, _, err := c.ReadFile(ctx, gone); !errors.Is(err, agent.ErrNoFile) {
+			t.Errorf("%s: %v, want ErrNoFile", gone, err)
+		}
+		if round > 0 { // it has happened once
+			if got := ReadFile(t, c, "/root/new"); got != "new" {
+				t.Errorf("what was written afterwards is %q", got)
+			}
+		}
+		if err := c.WriteFile(ctx, "/root/new", 0o644, strings.NewReader("new")); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if err := s.Engine.Stop(ctx, spec.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -354,3 +354,31 @@ func (m *Memory) Close() error {
 	m.closed = true
 	return nil
 }
+
+// Rebase deletes all but /sandbox.
+func (m *Memory) Rebase(ctx context.Context, id, image string) error {
+	w, sb, err := m.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer w.mu.Unlock()
+	switch {
+	case sb.status.State == engine.Running:
+		return fmt.Errorf("sandbox %s: %w", id, engine.ErrRunning)
+	case w.images != nil && !slices.Contains(w.images, image):
+		return fmt.Errorf("image %q: %w", image, engine.ErrNoImage)
+	}
+	entries, err := os.ReadDir(sb.root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != "sandbox" {
+			if err := os.RemoveAll(filepath.Join(sb.root, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	sb.status.Image, sb.status.Digest = image, "memory:"+image
+	return nil
+}

@@ -44,6 +44,7 @@ func Run(t *testing.T, open func(t *testing.T) *Subject) {
 		{"ConnectEnds", testConnectEnds},
 		{"FilesSurviveStop", testFilesSurviveStop},
 		{"Durable", testDurable},
+		{"Rebase", testRebase},
 		{"RemoveEndsJobs", testRemoveEndsJobs},
 		{"Receipt", testReceipt},
 		{"Claim", testClaim},

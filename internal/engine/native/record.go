@@ -26,6 +26,9 @@ type record struct {
 	Created time.Time   `json:"created"`
 	// Slot is its range of ids. A durable one has none while it is stopped.
 	Slot int `json:"slot,omitempty"`
+	// Rebased is whether it was given an image since it ran last, so that what
+	// it has written beside /sandbox goes.
+	Rebased bool `json:"rebased,omitempty"`
 	// Started is whether it ever ran, PID its process 1 while it runs and
 	// Birth when that one started, which tells it from a later process with
 	// the same number.

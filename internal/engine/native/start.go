@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"belljar/internal/agent"
+	"belljar/internal/engine"
 )
 
 // Start implements engine.Engine.
@@ -113,6 +115,11 @@ func (b *box) mount(p place, ids idRange) error {
 		return err
 	}
 	upper, work := filepath.Join(p.layer(), rootUpper), filepath.Join(p.layer(), rootWork)
+	if b.record.Rebased {
+		if err := errors.Join(os.RemoveAll(upper), os.RemoveAll(work)); err != nil {
+			return fmt.Errorf("clearing what was written over another image: %w", err)
+		}
+	}
 	if err := makeUpper(upper, work, ids); err != nil {
 		return err
 	}
@@ -164,7 +171,7 @@ func (b *box) began(pid int) error {
 	attached := b.attach(process)
 	b.update(func(r *record) {
 		b.process = process
-		r.Started, r.PID, r.Birth = true, pid, process.birth
+		r.Started, r.Rebased, r.PID, r.Birth = true, false, pid, process.birth
 	})
 	saved := b.save()
 	receipt, err := b.e.readBack(process, b.record.Spec.Limits)
@@ -177,4 +184,25 @@ func (b *box) began(pid int) error {
 	}
 	b.update(func(*record) { b.receipt = receipt })
 	return nil
+}
+
+// Rebase implements engine.Rebaser.
+func (e *Engine) Rebase(_ context.Context, id, image string) error {
+	return e.with(id, "rebasing", func(b *box) error {
+		switch {
+		case !b.durable():
+			return errors.New("the sandbox is not durable")
+		case b.running():
+			return engine.ErrRunning
+		}
+		before := b.free
+		if err := b.acquire(image); err != nil {
+			return err
+		}
+		if before != nil {
+			before()
+		}
+		b.update(func(r *record) { r.Spec.Image, r.Rebased = image, r.Started })
+		return b.save()
+	})
 }
