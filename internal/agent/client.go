@@ -136,7 +136,7 @@ func (c *Client) RunJob(ctx context.Context, spec JobSpec, grace time.Duration) 
 	if err != nil {
 		return fail(err)
 	}
-	if len(data) == 0 { // there is no grace, or the agent knows none
+	if grace <= 0 || len(data) == 0 { // or the agent knows none
 		return st, nil
 	}
 	if err := json.Unmarshal(data, &st); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"belljar/internal/access"
 	"belljar/internal/agent"
+	"belljar/internal/sandbox"
 )
 
 // Output returns what a job has printed after a cursor, from the beginning if
@@ -211,18 +213,32 @@ func (d *Desk) Kill(ctx context.Context, s access.Subject, id, signal string) (R
 		}
 		return ended(r)
 	}
-	if err := j.work.signal(ctx, sig); err != nil {
-		select {
-		case <-j.done: // by itself, meanwhile
-		default:
-			return Reply{}, err
-		}
+	if err := j.work.signal(ctx, sig); err != nil && !d.endedMeanwhile(ctx, j, err) {
+		return Reply{}, err
 	}
 	w := Wait{For: killWait}
 	if !slices.Contains([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}, sig) {
 		w.For = 0
 	}
 	return d.wait(ctx, j, w)
+}
+
+// endedMeanwhile is whether a job could not be signalled since it was just
+// ending: the answer may have been lost with its sandbox.
+func (d *Desk) endedMeanwhile(ctx context.Context, j *live, err error) bool {
+	wait := killWait
+	if refused := (*sandbox.RequestError)(nil); errors.As(err, &refused) {
+		wait = 0 // it was answered, and goes on
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-j.done:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return j.over()
 }
 
 func signalNumber(name string) (syscall.Signal, error) {

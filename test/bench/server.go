@@ -86,7 +86,8 @@ func (s *server) run(ctx context.Context, w workload) error {
 
 // script runs a script, which must succeed, and returns the answer.
 func (s *server) script(ctx context.Context, runtime, script string, timeout time.Duration) ([]byte, error) {
-	arguments := map[string]any{"runtime": runtime, "script": script}
+	// The call is to last as long as the script.
+	arguments := map[string]any{"runtime": runtime, "script": script, "wait": holdTime.Seconds()}
 	if timeout > 0 {
 		arguments["timeout"] = timeout.Seconds()
 	}
