@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,6 +67,7 @@ type network struct {
 
 	ctx   context.Context // ends with the network
 	close context.CancelFunc
+	ended sync.Once
 
 	account  account
 	pins     pins
@@ -113,12 +115,19 @@ func newNetwork(policy engine.Network, h *host, tun *os.File, heard func(engine.
 	return n, nil
 }
 
-// end closes every connection and the device.
-func (n *network) end() {
+// end closes every connection and the device. Only the first call does anything.
+func (n *network) end() { n.ended.Do(n.endNow) }
+
+func (n *network) endNow() {
 	n.stack.Close() // while the sandbox can still hear of it
 	n.close()
 	n.link.Close()
-	go n.stack.Wait() // until all that the stack has started is gone
+	go func() {
+		// The stack waits for its link while it holds a lock that the link's
+		// reader may want for a packet, so that one must have ended before.
+		n.link.Wait()
+		n.stack.Wait() // until all that the stack has started is gone
+	}()
 }
 
 func newStack() (*stack.Stack, error) {
