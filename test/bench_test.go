@@ -17,7 +17,7 @@ func TestBench(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), bench, "-image", "mini", "-only", "print", "-rounds", "1",
-		"-load", "200ms", "-rest", "0", "-without", "docker,podman", belljar(t))
+		"-load", "200ms", "-rest", "0", "-idle", "3", "-without", "docker,podman", belljar(t))
 	cmd.Env = environ("BELLJAR_STATE_DIR=" + state)
 	var report, progress bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &report, &progress
@@ -31,6 +31,8 @@ func TestBench(t *testing.T) {
 		"a cold time":         `\| Belljar, cold +\| +[\d.]+ \| +[\d.]+ \| +[\d.]+ \| `,
 		"a bare time":         `\| bare interpreter +\| +[\d.]+ \| +[\d.]+ \| +1\.00 \| `,
 		"the runtime's time":  `\| OCI runtime by hand +\| +[\d.]+ \| +[\d.]+ \| +[\d.]+ \| `,
+		"a command's time":    "\\| `execute` in a workspace that runs +\\| +[1-9][\\d.]* \\| ",
+		"idle workspaces":     `Memory of each of 4 idle workspaces, in MiB: [1-9]`,
 		"throughput":          `\| Belljar, warm +\|( +[1-9][\d.]* \|){3}\n`,
 		"a sandbox's memory":  `\| python light +\| +1 \| +[1-9][\d.]* \| `,
 		"a server's memory":   `\| Belljar, cold +\|( +[1-9][\d.]* \|){2}\n`,

@@ -30,6 +30,7 @@ type options struct {
 	rounds  int
 	load    time.Duration
 	rest    time.Duration
+	idle    int      // workspaces
 	only    []string // workloads
 	without []string // tools
 	keep    bool
@@ -41,11 +42,12 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 40, "timed runs of the smallest workload; others get fewer")
 	flag.DurationVar(&o.load, "load", time.Minute, "how long each throughput is measured; 0 leaves it out")
 	flag.DurationVar(&o.rest, "rest", time.Minute, "how long to wait in all, before timed runs, for the machine's other work")
+	flag.IntVar(&o.idle, "idle", 200, "how many idle workspaces the memory of one is measured with")
 	flag.Func("only", "`WORKLOADS` to run, separated by commas: print, plot, ggplot, latex", list(&o.only))
 	flag.Func("without", "`TOOLS` to leave out, separated by commas: docker, podman", list(&o.without))
 	flag.BoolVar(&o.keep, "keep", false, "keep docker's and podman's copies of the image for the next time, in STATE-bench")
 	flag.Parse()
-	if flag.NArg() != 1 || o.rounds < 1 {
+	if flag.NArg() != 1 || o.rounds < 1 || o.idle < 1 {
 		fmt.Fprintln(os.Stderr, "usage: bench [options] BELLJAR")
 		flag.PrintDefaults()
 		os.Exit(2)

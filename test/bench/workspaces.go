@@ -27,7 +27,6 @@ type workspaces struct {
 }
 
 const (
-	idleCount    = 200
 	firstShare   = 2 // of the rounds
 	noCommand    = "true"
 	dockerExec   = "belljar-bench-exec"
@@ -63,8 +62,8 @@ func (s *stage) measureWorkspaces(ctx context.Context, o options, rounds int, r 
 		err = s.measureFirst(ctx, server, max(rounds/firstShare, 1), r)
 	}
 	if err == nil {
-		progress("%d idle workspaces", idleCount)
-		err = measureIdle(ctx, server, r)
+		progress("%d idle workspaces", o.idle)
+		err = measureIdle(ctx, server, o.idle, r)
 	}
 	return errors.Join(err, server.deleteAll(), server.stop())
 }
@@ -148,12 +147,12 @@ func (s *stage) measureFirst(ctx context.Context, server *server, rounds int, r 
 }
 
 // measureIdle makes many workspaces, each of which has executed a command.
-func measureIdle(ctx context.Context, server *server, r *results) error {
+func measureIdle(ctx context.Context, server *server, idle int, r *results) error {
 	before, err := server.rss()
 	if err != nil {
 		return err
 	}
-	for i := range idleCount {
+	for i := range idle {
 		name := fmt.Sprintf("idle-%d", i)
 		if _, err := server.call(ctx, "sandbox_create", map[string]any{"name": name}); err != nil {
 			return err
@@ -183,11 +182,11 @@ func measureIdle(ctx context.Context, server *server, r *results) error {
 			}
 		}
 	}
-	if r.workspaces.count < idleCount {
-		return fmt.Errorf("%d of %d workspaces run", r.workspaces.count, idleCount)
+	if r.workspaces.count < idle {
+		return fmt.Errorf("%d of %d workspaces run", r.workspaces.count, idle)
 	}
 	r.workspaces.group = sum / int64(r.workspaces.count)
-	r.workspaces.growth = (after - before) / idleCount
+	r.workspaces.growth = (after - before) / int64(idle)
 	return nil
 }
 
@@ -254,7 +253,7 @@ func (w workspaces) judge() []verdict {
 	above := atMost("execute(true): milliseconds above bash on the host", 3)
 	docker := atLeast("execute(true): faster than docker exec", 20)
 	first := atMost("first command of a stopped workspace: time over that of a container of the OCI runtime", 3)
-	memory := atMost(fmt.Sprintf("memory of each of %d idle workspaces, in MiB", idleCount), 8)
+	memory := atMost("memory of each of many idle workspaces, in MiB", 8)
 	if len(w.execute) > 0 {
 		above.decide(float64(w.execute.median()-w.bare.median()) / float64(time.Millisecond))
 	}
