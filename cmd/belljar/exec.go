@@ -78,7 +78,8 @@ func (c *execCmd) request() (job.CommandRequest, error) {
 // quote makes a word that bash takes as it is.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// pour writes what it reads to a job, until either has no more of it.
+// pour writes what it reads to a job, until either has no more of it. A call
+// waits for the job to read on; a terminal stays open behind the last of it.
 func pour(ctx context.Context, client *control.Client, id string, from io.Reader) {
 	buf := make([]byte, 256<<10)
 	for {

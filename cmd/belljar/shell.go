@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"golang.org/x/term"
 
@@ -66,7 +64,7 @@ func attach(ctx context.Context, client *control.Client, id string, out int) (in
 	defer end()
 	stop := context.AfterFunc(ctx, func() { client.Kill(calls, access.Owner, id, "HUP") })
 	defer stop()
-	go keyboard(calls, client, id, os.Stdin)
+	go pour(calls, client, id, os.Stdin)
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
 	defer signal.Stop(changes)
@@ -88,30 +86,4 @@ func attach(ctx context.Context, client *control.Client, id string, out int) (in
 		return 0, err
 	}
 	return reply.Command.ExitCode, nil
-}
-
-// keyboard passes on what is typed. What a job does not take at once waits, as
-// it would in a terminal.
-func keyboard(ctx context.Context, client *control.Client, id string, from io.Reader) {
-	buf := make([]byte, 4<<10)
-	for {
-		n, err := from.Read(buf)
-		for data := buf[:n]; len(data) > 0; {
-			taken, writeErr := client.Input(ctx, access.Owner, id, string(data), false)
-			if writeErr != nil {
-				return // its end tells why
-			}
-			data = data[taken:]
-			if taken == 0 {
-				select {
-				case <-ctx.Done():
-					return
-				case <-time.After(100 * time.Millisecond):
-				}
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
 }

@@ -187,8 +187,8 @@ type Limit struct {
 }
 
 // Unenforced names the limits that the kernel does not hold the sandbox to, and
-// the network if it is not the one asked for,
-// in the order of their fields, with the reason: "memory (no such cgroup)".
+// the network if it is not the one asked for, in the order of their fields,
+// with the reason: "memory (no such cgroup)".
 func (r Receipt) Unenforced() []string {
 	var names []string
 	for _, f := range []struct {

@@ -87,7 +87,7 @@ func (d *Desk) checkCommand(r *CommandRequest) error {
 	total := 0
 	for name, value := range r.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return refuse("env: %q cannot be a variable's name, or its value holds a NUL byte", clip(name))
+			return refuse("env: %q cannot be a variable's name, or its value holds a NUL byte", sandbox.Clip(name))
 		}
 		total += len(name) + len(value)
 	}
@@ -119,23 +119,23 @@ func (d *Desk) Execute(ctx context.Context, r CommandRequest, w Wait) (Reply, er
 	if err != nil {
 		return Reply{}, err
 	}
-	j := d.newLive(Record{
+	c := d.command(Record{
 		ID: newID(), Subject: r.Subject.ID, Kind: Command, Sandbox: lease.ID(), Name: lease.Name(),
-		Title: clip(sandbox.Printable(strings.TrimSpace(r.Command))), Interactive: r.Interactive,
+		Title: sandbox.Clip(sandbox.Printable(strings.TrimSpace(r.Command))), Interactive: r.Interactive,
 		Begun: d.o.Now(), Timeout: r.Timeout,
 	})
-	if err := d.begin(j); err != nil {
+	if err := d.begin(c.j); err != nil {
 		lease.Release()
 		return Reply{}, err
 	}
-	if err := d.launch(ctx, j, lease, r); err != nil {
+	if err := d.launch(ctx, c.j, lease, r); err != nil {
 		lease.Release()
-		d.finish(j, outcome{Refused: "it could not be begun"}, err)
+		d.finish(c.j, outcome{Refused: "it could not be begun"}, err)
 		return Reply{}, err
 	}
-	j.notes = lease.Notes()
-	d.follow(j, lease)
-	return d.wait(ctx, j, w)
+	c.j.notes = lease.Notes()
+	d.follow(c, lease)
+	return d.wait(ctx, c.j, w)
 }
 
 // launch notes a command and starts it.
@@ -156,7 +156,11 @@ func (d *Desk) launch(ctx context.Context, j *live, lease *workspace.Lease, r Co
 	if at, err := lease.NetworkCursor(ctx); err == nil {
 		j.denied = &at
 	}
-	status, err := lease.Agent().RunJob(ctx, spec, shortJob)
+	grace := shortJob
+	if r.Interactive {
+		grace = 0 // it waits for its input
+	}
+	status, err := lease.Agent().RunJob(ctx, spec, grace)
 	if err != nil {
 		return refuseRemote(err)
 	}
@@ -206,9 +210,7 @@ func (d *Desk) spec(j *live, r CommandRequest) (agent.JobSpec, []agent.NewFile) 
 
 // follow sees a command to its end, in the background. Without a lease it takes
 // one.
-func (d *Desk) follow(j *live, lease *workspace.Lease) {
-	c := &command{d: d, j: j}
-	j.work = c
+func (d *Desk) follow(c *command, lease *workspace.Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // it is followed when the desk opens again
@@ -219,7 +221,7 @@ func (d *Desk) follow(j *live, lease *workspace.Lease) {
 	}
 	d.work.Go(func() {
 		if end, known := c.await(lease); known {
-			d.finish(j, end, nil)
+			d.finish(c.j, end, nil)
 		}
 	})
 }
@@ -228,6 +230,13 @@ func (d *Desk) follow(j *live, lease *workspace.Lease) {
 type command struct {
 	d *Desk
 	j *live
+}
+
+// command is the work of the command that a record is of, be it over or not.
+func (d *Desk) command(r Record) *command {
+	c := &command{d: d, j: d.newLive(r)}
+	c.j.work = c
+	return c
 }
 
 // await returns how a command ended, and whether that is known: it is not if

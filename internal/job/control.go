@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -71,7 +70,7 @@ func (d *Desk) readEnded(ctx context.Context, r Record, at agent.Cursor, most in
 	if r.Kind == Command {
 		ctx, cancel := context.WithTimeout(ctx, peekTime)
 		defer cancel()
-		if out, err := (&command{d: d, j: &live{Record: r}}).output(ctx, at, most, false); err == nil {
+		if out, err := d.command(r).output(ctx, at, most, false); err == nil {
 			return out, nil
 		}
 	}
@@ -115,7 +114,10 @@ func show(out agent.Output, at agent.Cursor) Output {
 		o.Missing += max(0, s.chunk.From-s.since)
 		data := s.chunk.Data
 		if o.Status == Running || *s.next < s.chunk.Bytes {
-			whole := wholeCharacters(data)
+			whole := len(sandbox.TrimEnd(data))
+			if whole == 0 {
+				whole = len(data) // a character that is never finished holds up nothing
+			}
 			*s.next -= int64(len(data) - whole)
 			data = data[:whole]
 		}
@@ -124,19 +126,6 @@ func show(out agent.Output, at agent.Cursor) Output {
 	}
 	o.Cursor = writeCursor(next)
 	return o
-}
-
-// wholeCharacters is how much of data does not end within a character.
-func wholeCharacters(data []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
-		if c := data[len(data)-n]; utf8.RuneStart(c) {
-			if !utf8.FullRune(data[len(data)-n:]) && len(data) > n {
-				return len(data) - n
-			}
-			break
-		}
-	}
-	return len(data)
 }
 
 // A cursor is opaque to callers, so that it can change.
@@ -152,7 +141,7 @@ func readCursor(text string) (agent.Cursor, error) {
 	var at []int64
 	data, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || json.Unmarshal(data, &at) != nil || len(at) != 2 || at[0] < 0 || at[1] < 0 {
-		return agent.Cursor{}, refuse("since %q is no cursor; give the cursor of an earlier answer, or nothing to read from the beginning", clip(text))
+		return agent.Cursor{}, refuse("since %q is no cursor; give the cursor of an earlier answer, or nothing to read from the beginning", sandbox.Clip(text))
 	}
 	return agent.Cursor{Stdout: at[0], Stderr: at[1]}, nil
 }
@@ -181,7 +170,7 @@ func (d *Desk) Resize(ctx context.Context, s access.Subject, id string, size age
 	if err != nil || j == nil || r.Kind != Command {
 		return err
 	}
-	lease, err := (&command{d: d, j: j}).agent(ctx)
+	lease, err := d.command(r).agent(ctx)
 	if err != nil {
 		return err
 	}
@@ -207,7 +196,7 @@ func (d *Desk) Kill(ctx context.Context, s access.Subject, id, signal string) (R
 	}
 	if j == nil {
 		if r.Kind == Command && sig == syscall.SIGKILL {
-			if err := (&command{d: d, j: &live{Record: r}}).signal(ctx, sig); err != nil {
+			if err := d.command(r).signal(ctx, sig); err != nil {
 				d.o.Log.Debug("what a job has left was not ended", "job", id, "err", err)
 			}
 		}
@@ -252,5 +241,5 @@ func signalNumber(name string) (syscall.Signal, error) {
 	if sig := unix.SignalNum(full); sig != 0 {
 		return sig, nil
 	}
-	return 0, refuse("signal %q: want a name such as TERM, INT, KILL, STOP or USR1", clip(name))
+	return 0, refuse("signal %q: want a name such as TERM, INT, KILL, STOP or USR1", sandbox.Clip(name))
 }

@@ -72,7 +72,7 @@ type Desk struct {
 // live is a job that goes on.
 type live struct {
 	Record
-	work   work
+	work   work             // set before it is live
 	exited *agent.JobStatus // if it was over as soon as it was begun
 	notes  []string         // for its result
 	done   chan struct{}    // closed when end is set
@@ -122,13 +122,15 @@ func Open(ctx context.Context, o Options) (*Desk, error) {
 		return nil, fmt.Errorf("opening the job desk: %w", err)
 	}
 	for _, r := range left {
-		j := d.newLive(r)
-		j.noted = true
 		switch r.Kind {
 		case Command:
-			d.live[r.ID] = j
-			d.follow(j, nil)
+			c := d.command(r)
+			c.j.noted = true
+			d.live[r.ID] = c.j
+			d.follow(c, nil)
 		default:
+			j := d.newLive(r)
+			j.noted = true
 			d.finish(j, outcome{Refused: "the server was restarted while the script ran; run it again"}, nil)
 		}
 	}
@@ -192,10 +194,8 @@ func (d *Desk) begin(j *live) error {
 func (d *Desk) finish(j *live, end outcome, failure error) {
 	d.mu.Lock()
 	end.Cancelled = j.cancelled && end.killed()
-	d.mu.Unlock()
 	j.end, j.ended, j.failure = end, d.o.Now(), failure
 	close(j.done)
-	d.mu.Lock()
 	noted := j.noted
 	d.mu.Unlock()
 	if noted {
@@ -213,11 +213,10 @@ func (d *Desk) record(ctx context.Context, j *live) error {
 	}
 	d.mu.Lock()
 	j.noted = true
+	over := j.over()
 	d.mu.Unlock()
-	select {
-	case <-j.done:
+	if over {
 		d.note(j)
-	default:
 	}
 	return nil
 }
@@ -244,7 +243,7 @@ func (d *Desk) find(ctx context.Context, s access.Subject, id string) (*live, Re
 	}
 	r, err := d.o.Store.Job(ctx, id)
 	if errors.Is(err, ErrNotFound) || err == nil && r.Subject != s.ID {
-		return nil, Record{}, refuse("there is no job %q (any more); job_list tells which there are", clip(id))
+		return nil, Record{}, refuse("there is no job %q (any more); job_list tells which there are", sandbox.Clip(id))
 	}
 	return nil, r, err
 }
@@ -286,13 +285,4 @@ func (d *Desk) describe(r Record) Job {
 
 func refuse(format string, args ...any) error {
 	return &sandbox.RequestError{Message: fmt.Sprintf(format, args...)}
-}
-
-// clip shortens what is quoted back or kept as a title.
-func clip(s string) string {
-	const most = 100
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
 }

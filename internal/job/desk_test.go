@@ -318,6 +318,41 @@ func TestKill(t *testing.T) {
 }
 
 // No disconnect ends a command.
+// hasty is a store that tells of a job before it is begun.
+type hasty struct {
+	job.Store
+	added func(id string)
+}
+
+func (h *hasty) AddJob(ctx context.Context, r job.Record) error {
+	err := h.Store.AddJob(ctx, r)
+	h.added(r.ID)
+	return err
+}
+
+// A list names a job from before it is begun, so it can be asked for by then.
+func TestAskedWhileBegun(t *testing.T) {
+	store := &hasty{Store: &jobtest.Memory{}}
+	f := openOn(t, enginetest.NewMemory(t), &jobtest.Memory{}, func(o *options) { o.desk.Store = store })
+	asked := 0
+	store.added = func(id string) {
+		asked++
+		if _, err := f.Output(f.context(), ada, id, "", 0); err == nil {
+			t.Error("the output of what has not begun was read")
+		}
+		if _, err := f.Kill(f.context(), ada, id, "INT"); err == nil {
+			t.Error("what has not begun was signalled")
+		}
+		if s, err := f.Inspect(f.context(), ada, id); err != nil || s.Status != job.Running {
+			t.Errorf("%+v, %v", s, err)
+		}
+	}
+	reply := f.execute(job.CommandRequest{Command: "echo done"}, toTheEnd)
+	if asked != 1 || reply.Command == nil || reply.Command.Stdout != "done\n" {
+		t.Errorf("asked %d times, then %+v", asked, reply)
+	}
+}
+
 func TestDisconnect(t *testing.T) {
 	f := open(t)
 	ctx, cancel := context.WithCancel(f.context())

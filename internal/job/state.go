@@ -40,12 +40,9 @@ func (d *Desk) Inspect(ctx context.Context, s access.Subject, id string) (State,
 		return State{}, err
 	}
 	if j == nil {
-		if r.Ended.IsZero() {
-			return State{}, errUnattended
-		}
-		var end outcome
-		if err := json.Unmarshal(r.Outcome, &end); err != nil {
-			return State{}, fmt.Errorf("reading the outcome of job %s: %w", r.ID, err)
+		end, err := r.outcome()
+		if err != nil {
+			return State{}, err
 		}
 		return d.over(r, end), nil
 	}
@@ -68,6 +65,19 @@ func (d *Desk) over(r Record, end outcome) State {
 		s.Reply = &reply
 	}
 	return s
+}
+
+// outcome is how the job of a record ended. It fails with errUnattended if that
+// has not.
+func (r Record) outcome() (outcome, error) {
+	if r.Ended.IsZero() {
+		return outcome{}, errUnattended
+	}
+	var end outcome
+	if err := json.Unmarshal(r.Outcome, &end); err != nil {
+		return outcome{}, fmt.Errorf("reading the outcome of job %s: %w", r.ID, err)
+	}
+	return end, nil
 }
 
 // errUnattended is for a job that runs, while the desk is closing.

@@ -2,7 +2,6 @@ package job
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -181,12 +180,9 @@ func (d *Desk) Await(ctx context.Context, s access.Subject, id string, w Wait) (
 
 // ended is the reply of a job that is known by its record alone.
 func ended(r Record) (Reply, error) {
-	if r.Ended.IsZero() {
-		return Reply{}, errUnattended
-	}
-	var end outcome
-	if err := json.Unmarshal(r.Outcome, &end); err != nil {
-		return Reply{}, fmt.Errorf("reading the outcome of job %s: %w", r.ID, err)
+	end, err := r.outcome()
+	if err != nil {
+		return Reply{}, err
 	}
 	return end.reply(r)
 }

@@ -28,13 +28,12 @@ type executeArgs struct {
 
 func addExecute(s *mcp.Server, o Options) {
 	yes := true
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:  execute,
 		Title: "Execute a command",
 		Description: "Runs a bash command as root in a Linux machine that persists: files and installed packages stay. " +
 			"Starts in /sandbox, in a new bash each time. A command that fails is a normal result.",
 		Annotations: &mcp.ToolAnnotations{
-			Title:           "Execute a command",
 			DestructiveHint: &yes,
 			OpenWorldHint:   &yes,
 		},
@@ -43,7 +42,7 @@ func addExecute(s *mcp.Server, o Options) {
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		r, wait, err := executeRequest(req.Params.Arguments)
 		if err != nil {
-			return failure(o.Log, execute, err), nil
+			return nil, err
 		}
 		return o.carryOut(ctx, req, wait, cmp.Or(r.Timeout, o.CommandTimeout), func(ctx context.Context, w job.Wait) (job.Reply, error) {
 			return o.Backend.Execute(ctx, r, w)
@@ -52,8 +51,7 @@ func addExecute(s *mcp.Server, o Options) {
 }
 
 func executeInput(o Options) *jsonschema.Schema {
-	s := schemaFor[executeArgs]()
-	s.AdditionalProperties = &jsonschema.Schema{Not: &jsonschema.Schema{}}
+	s := inputFor[executeArgs]()
 	describeTimeout(s.Properties["timeout"], "command", o.CommandTimeout, o.MaxCommandTimeout)
 	o.describeWait(s)
 	if !o.has(SetJobs) {

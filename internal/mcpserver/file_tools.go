@@ -56,15 +56,10 @@ func (a *fileArgs) ref() workspace.FileRef {
 // addFileTool adds a tool whose call reads its arguments and carries itself
 // out, for as long as somebody waits for the answer.
 func addFileTool(s *mcp.Server, o Options, t *mcp.Tool, call func(context.Context, json.RawMessage) (*mcp.CallToolResult, error)) {
-	t.Annotations.Title = t.Title
-	s.AddTool(t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	addTool(s, o, t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		ctx, cancel := whileAnswerable(ctx)
 		defer cancel()
-		res, err := call(ctx, req.Params.Arguments)
-		if err != nil {
-			return failure(o.Log, t.Name, err), nil
-		}
-		return res, nil
+		return call(ctx, req.Params.Arguments)
 	})
 }
 
@@ -78,12 +73,4 @@ func inputFor[T any]() *jsonschema.Schema {
 // atLeast bounds a number of a schema from below.
 func atLeast(s *jsonschema.Schema, property string, least float64) {
 	s.Properties[property].Minimum = &least
-}
-
-// answer is a result in both of the ways that clients read.
-func answer(text string, structured any, more ...mcp.Content) *mcp.CallToolResult {
-	return &mcp.CallToolResult{
-		Content:           append([]mcp.Content{&mcp.TextContent{Text: text}}, more...),
-		StructuredContent: structured,
-	}
 }

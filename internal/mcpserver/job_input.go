@@ -23,11 +23,11 @@ type inputOutput struct {
 
 func addJobInput(s *mcp.Server, o Options) {
 	no := false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         jobInput,
 		Title:        "Write to a job",
 		Description:  "Writes text to the standard input of a command that was begun with interactive: true.",
-		Annotations:  &mcp.ToolAnnotations{Title: "Write to a job", OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{OpenWorldHint: &no},
 		InputSchema:  schemaFor[jobInputArgs](),
 		OutputSchema: schemaFor[inputOutput](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -38,19 +38,16 @@ func addJobInput(s *mcp.Server, o Options) {
 			{"close", "true or false", &a.Close},
 		})
 		if err != nil {
-			return failure(o.Log, jobInput, err), nil
+			return nil, err
 		}
 		n, err := o.Backend.Input(ctx, access.Owner, a.JobID, a.Text, a.Close)
 		if err != nil {
-			return failure(o.Log, jobInput, err), nil
+			return nil, err
 		}
 		text := fmt.Sprintf("%d bytes written", n)
 		if n < int64(len(a.Text)) {
 			text = fmt.Sprintf("the command took %d of %d bytes: it does not read on now", n, len(a.Text))
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: text}},
-			StructuredContent: inputOutput{n},
-		}, nil
+		return answer(text, inputOutput{n}), nil
 	})
 }

@@ -17,11 +17,11 @@ type jobKillArgs struct {
 
 func addJobKill(s *mcp.Server, o Options) {
 	yes, no := true, false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         jobKill,
 		Title:        "End a job",
 		Description:  "Ends a job with all that it has started, or sends it a signal. Returns its result, or that it goes on.",
-		Annotations:  &mcp.ToolAnnotations{Title: "End a job", DestructiveHint: &yes, OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{DestructiveHint: &yes, OpenWorldHint: &no},
 		InputSchema:  schemaFor[jobKillArgs](),
 		OutputSchema: anyReplySchema(),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -31,11 +31,11 @@ func addJobKill(s *mcp.Server, o Options) {
 			{"signal", "a string", &a.Signal},
 		})
 		if err != nil {
-			return failure(o.Log, jobKill, err), nil
+			return nil, err
 		}
 		reply, err := o.Backend.Kill(ctx, access.Owner, a.JobID, a.Signal)
 		if err != nil {
-			return failure(o.Log, jobKill, err), nil
+			return nil, err
 		}
 		return o.replyResult(reply), nil
 	})

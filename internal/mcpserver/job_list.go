@@ -18,25 +18,22 @@ type jobListOutput struct {
 }
 
 func addJobList(s *mcp.Server, o Options) {
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         jobList,
 		Title:        "List jobs",
 		Description:  "Lists the jobs that run and the latest that ended, the newest first.",
-		Annotations:  readOnly("List jobs"),
+		Annotations:  readOnly(),
 		InputSchema:  schemaFor[struct{}](),
 		OutputSchema: schemaFor[jobListOutput](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		if err := readArguments(jobList, req.Params.Arguments, nil); err != nil {
-			return failure(o.Log, jobList, err), nil
+			return nil, err
 		}
 		list, err := o.Backend.List(ctx, access.Owner)
 		if err != nil {
-			return failure(o.Log, jobList, err), nil
+			return nil, err
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: jobsText(list)}},
-			StructuredContent: jobListOutput{list},
-		}, nil
+		return answer(jobsText(list), jobListOutput{list}), nil
 	})
 }
 

@@ -23,11 +23,11 @@ type jobOutputArgs struct {
 const maxOutputWait = 50
 
 func addJobOutput(s *mcp.Server, o Options) {
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         jobOutput,
 		Title:        "Read a job's output",
 		Description:  "Returns what a job has printed, or what it has printed since a cursor.",
-		Annotations:  readOnly("Read a job's output"),
+		Annotations:  readOnly(),
 		InputSchema:  schemaFor[jobOutputArgs](),
 		OutputSchema: schemaFor[job.Output](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -38,19 +38,16 @@ func addJobOutput(s *mcp.Server, o Options) {
 			{"wait", "a number of seconds", &a.Wait},
 		})
 		if err != nil {
-			return failure(o.Log, jobOutput, err), nil
+			return nil, err
 		}
 		if a.Wait < 0 {
-			return failure(o.Log, jobOutput, refuse("wait %g: want 0 or more seconds", a.Wait)), nil
+			return nil, refuse("wait %g: want 0 or more seconds", a.Wait)
 		}
 		out, err := o.Backend.Output(ctx, access.Owner, a.JobID, a.Since, duration(min(a.Wait, maxOutputWait)))
 		if err != nil {
-			return failure(o.Log, jobOutput, err), nil
+			return nil, err
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: outputText(out)}},
-			StructuredContent: out,
-		}, nil
+		return answer(outputText(out), out), nil
 	})
 }
 

@@ -18,11 +18,11 @@ type jobWaitArgs struct {
 func addJobWait(s *mcp.Server, o Options) {
 	input := schemaFor[jobWaitArgs]()
 	o.describeWait(input)
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         jobWait,
 		Title:        "Wait for a job",
 		Description:  "Waits for a job of execute or run_script, and returns its result as that tool does.",
-		Annotations:  readOnly("Wait for a job"),
+		Annotations:  readOnly(),
 		InputSchema:  input,
 		OutputSchema: anyReplySchema(),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -32,22 +32,22 @@ func addJobWait(s *mcp.Server, o Options) {
 			{"wait", "a number of seconds", &a.Wait},
 		})
 		if err != nil {
-			return failure(o.Log, jobWait, err), nil
+			return nil, err
 		}
 		w, err := o.wait(ctx, req, a.Wait, 0)
 		if err != nil {
-			return failure(o.Log, jobWait, err), nil
+			return nil, err
 		}
 		reply, err := o.Backend.Await(ctx, access.Owner, a.JobID, w)
 		if err != nil {
-			return failure(o.Log, jobWait, err), nil
+			return nil, err
 		}
 		return o.replyResult(reply), nil
 	})
 }
 
 // readOnly are the annotations of a tool that changes nothing.
-func readOnly(title string) *mcp.ToolAnnotations {
+func readOnly() *mcp.ToolAnnotations {
 	no := false
-	return &mcp.ToolAnnotations{Title: title, ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: &no}
+	return &mcp.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: &no}
 }

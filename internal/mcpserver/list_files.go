@@ -23,14 +23,13 @@ type listFilesArgs struct {
 }
 
 func addListFiles(s *mcp.Server, o Options) {
-	no := false
 	in := inputFor[listFilesArgs]()
 	atLeast(in, "depth", 1)
 	addFileTool(s, o, &mcp.Tool{
 		Name:         listFiles,
 		Title:        "List files",
 		Description:  "Lists files and directories of the sandbox with sizes and times. Symbolic links are named and not followed.",
-		Annotations:  &mcp.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: &no},
+		Annotations:  readOnly(),
 		InputSchema:  in,
 		OutputSchema: schemaFor[workspace.ListedFiles](),
 	}, func(ctx context.Context, raw json.RawMessage) (*mcp.CallToolResult, error) {

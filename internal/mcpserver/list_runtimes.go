@@ -18,34 +18,25 @@ type runtimeList struct {
 }
 
 func addListRuntimes(s *mcp.Server, o Options) {
-	no := false
-	s.AddTool(&mcp.Tool{
-		Name:        listRuntimes,
-		Title:       "List runtimes",
-		Description: "Lists the languages that run_script runs: version, installed packages, limits, and what is missing and why.",
-		Annotations: &mcp.ToolAnnotations{
-			Title:          "List runtimes",
-			ReadOnlyHint:   true,
-			IdempotentHint: true,
-			OpenWorldHint:  &no,
-		},
+	addTool(s, o, &mcp.Tool{
+		Name:         listRuntimes,
+		Title:        "List runtimes",
+		Description:  "Lists the languages that run_script runs: version, installed packages, limits, and what is missing and why.",
+		Annotations:  readOnly(),
 		InputSchema:  schemaFor[struct{}](),
 		OutputSchema: schemaFor[runtimeList](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		if err := readArguments(listRuntimes, req.Params.Arguments, nil); err != nil {
-			return failure(o.Log, listRuntimes, err), nil
+			return nil, err
 		}
 		infos, err := o.Backend.Runtimes(ctx)
 		if err != nil {
-			return failure(o.Log, listRuntimes, err), nil
+			return nil, err
 		}
 		if infos == nil {
 			infos = []sandbox.RuntimeInfo{} // not null
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: runtimesText(infos)}},
-			StructuredContent: runtimeList{Runtimes: infos},
-		}, nil
+		return answer(runtimesText(infos), runtimeList{Runtimes: infos}), nil
 	})
 }
 

@@ -21,7 +21,6 @@ type readFileArgs struct {
 }
 
 func addReadFile(s *mcp.Server, o Options) {
-	no := false
 	in := inputFor[readFileArgs]()
 	atLeast(in, "offset", 1)
 	atLeast(in, "limit", 1)
@@ -30,7 +29,7 @@ func addReadFile(s *mcp.Server, o Options) {
 		Title: "Read a file",
 		Description: "Shows a file of the sandbox: text with line numbers, a picture as a picture, a PDF by its pages; anything else is described. " +
 			"Use offset and limit for a part of a large one.",
-		Annotations:  &mcp.ToolAnnotations{ReadOnlyHint: true, IdempotentHint: true, OpenWorldHint: &no},
+		Annotations:  readOnly(),
 		InputSchema:  in,
 		OutputSchema: schemaFor[workspace.Content](),
 	}, func(ctx context.Context, raw json.RawMessage) (*mcp.CallToolResult, error) {

@@ -67,17 +67,11 @@ func (o Options) replyResult(r job.Reply) *mcp.CallToolResult {
 	case r.Script != nil:
 		return scriptResult(r.Script)
 	case r.Command != nil:
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: commandText(r.Command)}},
-			StructuredContent: commandOutput{r.Status, r.ID, *r.Command},
-		}
+		return answer(commandText(r.Command), commandOutput{r.Status, r.ID, *r.Command})
 	}
-	return &mcp.CallToolResult{
-		Content: []mcp.Content{&mcp.TextContent{Text: o.runningText(r)}},
-		StructuredContent: runningOutput{
-			Status: r.Status, JobID: r.ID, Stdout: r.Stdout, Stderr: r.Stderr, ElapsedMS: r.Elapsed.Milliseconds(),
-		},
-	}
+	return answer(o.runningText(r), runningOutput{
+		Status: r.Status, JobID: r.ID, Stdout: r.Stdout, Stderr: r.Stderr, ElapsedMS: r.Elapsed.Milliseconds(),
+	})
 }
 
 func commandText(r *job.Result) string {
@@ -93,9 +87,7 @@ func commandText(r *job.Result) string {
 	if len(r.Notes) > 0 {
 		b.WriteString("\n")
 	}
-	for _, n := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", n)
-	}
+	notes(&b, r.Notes)
 	return b.String()
 }
 

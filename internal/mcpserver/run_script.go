@@ -31,14 +31,13 @@ type runScriptArgs struct {
 
 func addRunScript(s *mcp.Server, o Options) {
 	no, open := false, !o.Network.None()
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:  runScript,
 		Title: "Run a script",
 		Description: "Runs a script in a fresh Linux sandbox that is thrown away afterwards, and returns its output and the files it wrote. " +
 			"The working directory is /sandbox; files written below /sandbox/output come back as links (small text files as text, pictures with a preview). " +
 			"A script that fails is a normal result with its exit code and stderr.",
 		Annotations: &mcp.ToolAnnotations{
-			Title:           "Run a script",
 			DestructiveHint: &no,
 			OpenWorldHint:   &open,
 		},
@@ -47,7 +46,7 @@ func addRunScript(s *mcp.Server, o Options) {
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		r, wait, err := runScriptRequest(req.Params.Arguments)
 		if err != nil {
-			return failure(o.Log, runScript, err), nil
+			return nil, err
 		}
 		ctx, cancel := whileAnswerable(ctx)
 		defer cancel()
@@ -58,8 +57,7 @@ func addRunScript(s *mcp.Server, o Options) {
 }
 
 func runScriptInput(o Options) *jsonschema.Schema {
-	s := schemaFor[runScriptArgs]()
-	s.AdditionalProperties = &jsonschema.Schema{Not: &jsonschema.Schema{}}
+	s := inputFor[runScriptArgs]()
 	for _, name := range o.Runtimes {
 		s.Properties["runtime"].Enum = append(s.Properties["runtime"].Enum, name)
 	}
@@ -121,10 +119,7 @@ type scriptOutput struct {
 func scriptResult(res *sandbox.Result) *mcp.CallToolResult {
 	structured := scriptOutput{job.Exited, *res}
 	structured.Images = nil
-	out := &mcp.CallToolResult{
-		Content:           []mcp.Content{&mcp.TextContent{Text: resultText(res)}},
-		StructuredContent: structured,
-	}
+	out := answer(resultText(res), structured)
 	for _, img := range res.Images {
 		out.Content = append(out.Content, &mcp.ImageContent{Data: img.Data, MIMEType: img.MIME})
 	}
@@ -159,9 +154,7 @@ func resultText(res *sandbox.Result) string {
 	if len(res.Notes) > 0 {
 		b.WriteString("\n")
 	}
-	for _, n := range res.Notes {
-		fmt.Fprintf(&b, "note: %s\n", n)
-	}
+	notes(&b, res.Notes)
 	return b.String()
 }
 

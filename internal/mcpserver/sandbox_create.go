@@ -18,11 +18,11 @@ type sandboxCreateArgs struct {
 
 func addSandboxCreate(s *mcp.Server, o Options) {
 	no := false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         sandboxCreate,
 		Title:        "Create a sandbox",
 		Description:  "Makes another persistent sandbox, for execute and the tools for files to be told by its name.",
-		Annotations:  &mcp.ToolAnnotations{Title: "Create a sandbox", DestructiveHint: &no, OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{DestructiveHint: &no, OpenWorldHint: &no},
 		InputSchema:  schemaFor[sandboxCreateArgs](),
 		OutputSchema: schemaFor[workspace.Info](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -32,11 +32,11 @@ func addSandboxCreate(s *mcp.Server, o Options) {
 			{"image", "a string", &a.Image},
 		})
 		if err != nil {
-			return failure(o.Log, sandboxCreate, err), nil
+			return nil, err
 		}
 		w, err := o.Backend.CreateSandbox(ctx, access.Owner, a.Name, a.Image)
 		if err != nil {
-			return failure(o.Log, sandboxCreate, err), nil
+			return nil, err
 		}
 		return sandboxResult(w), nil
 	})

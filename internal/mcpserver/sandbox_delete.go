@@ -16,24 +16,21 @@ type sandboxDeleteOutput struct {
 
 func addSandboxDelete(s *mcp.Server, o Options) {
 	yes, no := true, false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         sandboxDelete,
 		Title:        "Delete a sandbox",
 		Description:  "Deletes a sandbox with all its files, for good.",
-		Annotations:  &mcp.ToolAnnotations{Title: "Delete a sandbox", DestructiveHint: &yes, OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{DestructiveHint: &yes, OpenWorldHint: &no},
 		InputSchema:  schemaFor[sandboxEndArgs](),
 		OutputSchema: schemaFor[sandboxDeleteOutput](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		a, err := readSandboxEnd(sandboxDelete, req)
 		if err != nil {
-			return failure(o.Log, sandboxDelete, err), nil
+			return nil, err
 		}
 		if err := o.Backend.DeleteSandbox(ctx, access.Owner, a.Name, a.EndJobs); err != nil {
-			return failure(o.Log, sandboxDelete, err), nil
+			return nil, err
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: "deleted " + a.Name}},
-			StructuredContent: sandboxDeleteOutput{a.Name},
-		}, nil
+		return answer("deleted "+a.Name, sandboxDeleteOutput{a.Name}), nil
 	})
 }

@@ -19,25 +19,22 @@ type sandboxListOutput struct {
 }
 
 func addSandboxList(s *mcp.Server, o Options) {
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         sandboxList,
 		Title:        "List sandboxes",
 		Description:  "Lists the persistent sandboxes: state, image, when each was used last, and whether a newer image exists.",
-		Annotations:  readOnly("List sandboxes"),
+		Annotations:  readOnly(),
 		InputSchema:  schemaFor[struct{}](),
 		OutputSchema: schemaFor[sandboxListOutput](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		if err := readArguments(sandboxList, req.Params.Arguments, nil); err != nil {
-			return failure(o.Log, sandboxList, err), nil
+			return nil, err
 		}
 		list, err := o.Backend.ListSandboxes(ctx, access.Owner)
 		if err != nil {
-			return failure(o.Log, sandboxList, err), nil
+			return nil, err
 		}
-		return &mcp.CallToolResult{
-			Content:           []mcp.Content{&mcp.TextContent{Text: sandboxesText(list)}},
-			StructuredContent: sandboxListOutput{list},
-		}, nil
+		return answer(sandboxesText(list), sandboxListOutput{list}), nil
 	})
 }
 
@@ -64,8 +61,5 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 // sandboxResult shows one sandbox.
 func sandboxResult(w workspace.Info) *mcp.CallToolResult {
-	return &mcp.CallToolResult{
-		Content:           []mcp.Content{&mcp.TextContent{Text: sandboxText(w)}},
-		StructuredContent: w,
-	}
+	return answer(sandboxText(w), w)
 }

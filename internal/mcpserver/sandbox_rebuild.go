@@ -19,11 +19,11 @@ type sandboxRebuildArgs struct {
 
 func addSandboxRebuild(s *mcp.Server, o Options) {
 	yes, no := true, false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         sandboxRebuild,
 		Title:        "Rebuild a sandbox",
 		Description:  "Puts a sandbox onto a newer or another image. /sandbox stays; packages installed and files changed elsewhere are gone.",
-		Annotations:  &mcp.ToolAnnotations{Title: "Rebuild a sandbox", DestructiveHint: &yes, OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{DestructiveHint: &yes, OpenWorldHint: &no},
 		InputSchema:  schemaFor[sandboxRebuildArgs](),
 		OutputSchema: schemaFor[workspace.Info](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -37,11 +37,11 @@ func addSandboxRebuild(s *mcp.Server, o Options) {
 			err = refuse("argument %q: want the name of a sandbox; sandbox_list tells which there are", "name")
 		}
 		if err != nil {
-			return failure(o.Log, sandboxRebuild, err), nil
+			return nil, err
 		}
 		w, err := o.Backend.RebuildSandbox(ctx, access.Owner, a.Name, a.Image, a.EndJobs)
 		if err != nil {
-			return failure(o.Log, sandboxRebuild, err), nil
+			return nil, err
 		}
 		return sandboxResult(w), nil
 	})

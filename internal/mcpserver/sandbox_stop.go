@@ -30,21 +30,21 @@ func readSandboxEnd(tool string, req *mcp.CallToolRequest) (a sandboxEndArgs, er
 
 func addSandboxStop(s *mcp.Server, o Options) {
 	no := false
-	s.AddTool(&mcp.Tool{
+	addTool(s, o, &mcp.Tool{
 		Name:         sandboxStop,
 		Title:        "Stop a sandbox",
 		Description:  "Ends what runs in a sandbox. Its files and packages stay; the next call that needs it starts it again.",
-		Annotations:  &mcp.ToolAnnotations{Title: "Stop a sandbox", IdempotentHint: true, OpenWorldHint: &no},
+		Annotations:  &mcp.ToolAnnotations{IdempotentHint: true, OpenWorldHint: &no},
 		InputSchema:  schemaFor[sandboxEndArgs](),
 		OutputSchema: schemaFor[workspace.Info](),
 	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		a, err := readSandboxEnd(sandboxStop, req)
 		if err != nil {
-			return failure(o.Log, sandboxStop, err), nil
+			return nil, err
 		}
 		w, err := o.Backend.StopSandbox(ctx, access.Owner, a.Name, a.EndJobs)
 		if err != nil {
-			return failure(o.Log, sandboxStop, err), nil
+			return nil, err
 		}
 		return sandboxResult(w), nil
 	})

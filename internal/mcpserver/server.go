@@ -20,6 +20,7 @@ import (
 	"belljar/internal/sandbox"
 	"belljar/internal/workspace"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -257,6 +258,27 @@ func whileAnswerable(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 	stop := context.AfterFunc(request, cancel)
 	return ctx, func() { stop(); cancel() }
+}
+
+// addTool adds a tool, which has the same title for every client. An error of
+// its call is told as failure does, but one of the protocol as it is.
+func addTool(s *mcp.Server, o Options, t *mcp.Tool, call mcp.ToolHandler) {
+	t.Annotations.Title = t.Title // where older clients look
+	s.AddTool(t, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		res, err := call(ctx, req)
+		if protocol := (*jsonrpc.Error)(nil); err == nil || errors.As(err, &protocol) {
+			return res, err
+		}
+		return failure(o.Log, t.Name, err), nil
+	})
+}
+
+// answer is a result in both of the ways that clients read.
+func answer(text string, structured any, more ...mcp.Content) *mcp.CallToolResult {
+	return &mcp.CallToolResult{
+		Content:           append([]mcp.Content{&mcp.TextContent{Text: text}}, more...),
+		StructuredContent: structured,
+	}
 }
 
 // failure is the result of a call that could not be carried out. Of an

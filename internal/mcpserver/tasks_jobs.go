@@ -22,10 +22,9 @@ import (
 func (o Options) carryOut(ctx context.Context, req *mcp.CallToolRequest, wait *float64, timeout time.Duration,
 	begin func(context.Context, job.Wait) (job.Reply, error),
 ) (*mcp.CallToolResult, error) {
-	tool := req.Params.Name
 	w, err := o.wait(ctx, req, wait, timeout)
 	if err != nil {
-		return failure(o.Log, tool, err), nil
+		return nil, err
 	}
 	asTask := wait == nil && TakesTask(ctx)
 	if asTask {
@@ -34,7 +33,7 @@ func (o Options) carryOut(ctx context.Context, req *mcp.CallToolRequest, wait *f
 	reply, err := begin(ctx, w)
 	switch {
 	case err != nil:
-		return failure(o.Log, tool, err), nil
+		return nil, err
 	case asTask && reply.Status == job.Running:
 		return o.answerWithJob(ctx, reply)
 	}

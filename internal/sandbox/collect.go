@@ -274,7 +274,7 @@ func few(names []string) string {
 }
 
 // shown is a file's name as it stands in a note.
-func shown(name string) string { return clip(Printable(name)) }
+func shown(name string) string { return Clip(Printable(name)) }
 
 // unique returns name, or a variant of it that is not taken.
 func (k *collector) unique(name string) string {

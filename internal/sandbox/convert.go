@@ -114,7 +114,7 @@ func (k *collector) convert(ctx context.Context, command []string, from string) 
 		k.absent[command[0]] = true
 		return "", errAbsent
 	case s.ExitCode != 0:
-		said := clip(strings.ToValidUTF8(string(s.Stderr.Head), "\uFFFD"))
+		said := Clip(strings.ToValidUTF8(string(s.Stderr.Head), "\uFFFD"))
 		return "", fmt.Errorf("%s: exit code %d: %s", command[0], s.ExitCode, said)
 	case s.Stdout.Bytes == 0:
 		return "", fmt.Errorf("%s printed nothing", command[0])

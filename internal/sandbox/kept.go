@@ -68,7 +68,7 @@ func (m *Manager) keep(ctx context.Context, c *agent.Client, r lang.Runtime, dig
 		}
 		data, err := readKept(ctx, c, name)
 		if err != nil {
-			m.o.Log.Debug("a file of a runtime could not be kept", "file", clip(Printable(name)), "err", err)
+			m.o.Log.Debug("a file of a runtime could not be kept", "file", Clip(Printable(name)), "err", err)
 			return
 		}
 		files = append(files, agent.NewFile{Path: name, Mode: 0o644, Data: data, InPlace: true, ModTime: keptTime})

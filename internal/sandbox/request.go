@@ -70,7 +70,7 @@ func (m *Manager) plan(r Request) (plan, error) {
 	p := plan{Request: r, timeout: r.Timeout}
 	runtime, ok := m.o.Table.Get(r.Runtime)
 	if !ok {
-		return p, refuse("unknown runtime %q; known are %s", clip(r.Runtime), strings.Join(m.o.Table.Names(), ", "))
+		return p, refuse("unknown runtime %q; known are %s", Clip(r.Runtime), strings.Join(m.o.Table.Names(), ", "))
 	}
 	p.runtime, p.image = runtime, m.image(runtime)
 	if strings.TrimSpace(r.Script) == "" {
@@ -140,7 +140,7 @@ const (
 // caller should hear of.
 func cleanName(name string) (string, error) {
 	bad := func(why string) (string, error) {
-		return "", refuse("input file %q: %s; want a relative name such as data.csv or tables/data.csv", clip(name), why)
+		return "", refuse("input file %q: %s; want a relative name such as data.csv or tables/data.csv", Clip(name), why)
 	}
 	clean := path.Clean(name)
 	switch {
@@ -196,8 +196,9 @@ func HowToGet(image string) string {
 	return fmt.Sprintf("belljar image pull %s, or belljar image build -f Containerfile %[1]s", image)
 }
 
-// clip shortens what is quoted back.
-func clip(s string) string {
+// Clip shortens what is quoted back, or kept as a title, to 100 bytes and an
+// ellipsis.
+func Clip(s string) string {
 	const most = 100
 	if len(s) <= most {
 		return s

@@ -246,7 +246,7 @@ func (m *Manager) await(ctx context.Context, c *agent.Client, p plan) (agent.Job
 	defer cancel()
 	status, err := c.WaitJob(ctx, jobID)
 	if err == nil && status.State != agent.JobExited {
-		err = fmt.Errorf("it says the script is %q", clip(string(status.State)))
+		err = fmt.Errorf("it says the script is %q", Clip(string(status.State)))
 	}
 	return status, err
 }
@@ -295,11 +295,11 @@ func (m *Manager) judge(ctx context.Context, b *box, p plan, s agent.JobStatus, 
 			res.Error += "; before that, a process of it was " + m.oomText(res)
 		}
 	case s.Error != "" && (s.ExitCode == codeNotFound || s.ExitCode == codeNotExec):
-		res.Error = fmt.Sprintf("%s could not be started in the image %q: %s; list_runtimes tells what can", p.runtime.Argv[0], p.image, clip(s.Error))
+		res.Error = fmt.Sprintf("%s could not be started in the image %q: %s; list_runtimes tells what can", p.runtime.Argv[0], p.image, Clip(s.Error))
 	case m.oomKilled(ctx, b):
 		res.Error = m.oomText(res)
 	case s.Error != "":
-		res.Error = "the sandbox says: " + clip(s.Error)
+		res.Error = "the sandbox says: " + Clip(s.Error)
 	}
 }
 

@@ -85,9 +85,9 @@ func (m *Manager) warmUp(ctx context.Context, s *spare) error {
 	case st.State == agent.JobExited && st.ExitCode == codeNotFound:
 		return errNotInstalled
 	case st.State == agent.JobExited:
-		return fmt.Errorf("it ended before its gate with exit code %d: %s%s", st.ExitCode, clip(st.Error), clip(string(st.Stderr.Head)))
+		return fmt.Errorf("it ended before its gate with exit code %d: %s%s", st.ExitCode, Clip(st.Error), Clip(string(st.Stderr.Head)))
 	case st.Stdout.Bytes+st.Stderr.Bytes > 0:
-		return fmt.Errorf("it printed before its gate: %q", clip(string(st.Stdout.Head)+string(st.Stderr.Head)))
+		return fmt.Errorf("it printed before its gate: %q", Clip(string(st.Stdout.Head)+string(st.Stderr.Head)))
 	}
 	return m.untouched(ctx, s, r)
 }
@@ -117,7 +117,7 @@ func (m *Manager) untouched(ctx context.Context, s *spare, r lang.Runtime) error
 			name := path.Join(dir, string(f.Path))
 			empty[name] = f.Size == 0
 			if dir == outputDir || dir == agent.Workdir && wants(r, string(f.Path)) {
-				return fmt.Errorf("it left %s before its gate", clip(Printable(name)))
+				return fmt.Errorf("it left %s before its gate", Clip(Printable(name)))
 			}
 		}
 	}

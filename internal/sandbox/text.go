@@ -38,7 +38,7 @@ func show(s agent.Stream, max int) text {
 		}
 		head, tail = all, nil
 	} else {
-		head, tail = trimEnd(head), trimStart(tail)
+		head, tail = TrimEnd(head), trimStart(tail)
 	}
 	first, used := convert(head, max/2)
 	if all != nil {
@@ -80,8 +80,8 @@ func convertLast(b []byte, max int) (s string, used int) {
 	return s, used
 }
 
-// trimEnd drops a character that b holds the start of only.
-func trimEnd(b []byte) []byte {
+// TrimEnd drops a character that b holds the start of only.
+func TrimEnd(b []byte) []byte {
 	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {
 			if !utf8.FullRune(b[i:]) {

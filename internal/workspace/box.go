@@ -20,11 +20,11 @@ type box struct {
 	id      string // for good
 	subject access.Subject
 	name    string
-	image   string
-	digest  string
 	created time.Time
 
-	mu      sync.Mutex // guards what follows; nothing else is taken while it is held
+	mu      sync.Mutex // guards what follows; the manager's may be taken while it is held
+	image   string
+	digest  string
 	state   State
 	changed chan struct{} // closed at the next change of state
 	failed  error         // why the last start came to nothing

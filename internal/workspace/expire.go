@@ -20,19 +20,10 @@ const (
 	notedNames = 10
 )
 
-// watchFiles deletes old files of workspaces that run.
-func (m *Manager) watchFiles() {
-	tick := time.NewTicker(sweepEvery / 10)
-	defer tick.Stop()
-	for {
-		select {
-		case <-m.base.Done():
-			return
-		case <-tick.C:
-		}
-		for _, b := range m.all() {
-			b.expireFiles()
-		}
+// expireFiles deletes old files of the workspaces that run.
+func (m *Manager) expireFiles() {
+	for _, b := range m.all() {
+		b.expireFiles()
 	}
 }
 

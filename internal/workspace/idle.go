@@ -1,23 +1,5 @@
 package workspace
 
-import (
-	"time"
-)
-
-// watchIdle stops workspaces in which nothing has happened for long.
-func (m *Manager) watchIdle() {
-	tick := time.NewTicker(min(max(m.o.IdleStop/10, time.Second), time.Minute))
-	defer tick.Stop()
-	for {
-		select {
-		case <-m.base.Done():
-			return
-		case <-tick.C:
-		}
-		m.StopIdle()
-	}
-}
-
 // StopIdle stops the workspaces that nobody has used for the time that the
 // options give, and that have no process but their agent.
 func (m *Manager) StopIdle() {

@@ -25,9 +25,6 @@ func (l *Lease) ID() string { return l.b.id }
 // Name is what the workspace's owner calls it.
 func (l *Lease) Name() string { return l.b.name }
 
-// Subject is its owner.
-func (l *Lease) Subject() access.Subject { return l.b.subject }
-
 // Agent is a client of the workspace's agent. It fails for good when its
 // connection breaks; another lease has another one then.
 func (l *Lease) Agent() *agent.Client { return l.link.Client }

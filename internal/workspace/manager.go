@@ -119,10 +119,10 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 		}
 	}
 	if o.IdleStop > 0 {
-		m.background(m.watchIdle)
+		m.background(func() { m.every(min(max(o.IdleStop/10, time.Second), time.Minute), m.StopIdle) })
 	}
 	if o.FileTTL > 0 {
-		m.background(m.watchFiles)
+		m.background(func() { m.every(sweepEvery/10, m.expireFiles) })
 	}
 	return m, nil
 }
@@ -145,6 +145,20 @@ func (m *Manager) background(f func()) {
 	defer m.mu.Unlock()
 	if !m.closed {
 		m.work.Go(f)
+	}
+}
+
+// every calls f again and again, d after it was called, until Close.
+func (m *Manager) every(d time.Duration, f func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.base.Done():
+			return
+		case <-tick.C:
+		}
+		f()
 	}
 }
 
@@ -221,9 +235,7 @@ func (m *Manager) create(ctx context.Context, s access.Subject, name, image stri
 	if err != nil {
 		m.forget(b)
 		b.mu.Lock()
-		b.state = Gone
-		close(b.changed)
-		b.changed = make(chan struct{})
+		b.to(Gone)
 		b.mu.Unlock()
 		return nil, m.explain(fmt.Errorf("creating workspace %s: %w", b.id, err), image)
 	}
@@ -376,10 +388,10 @@ func (m *Manager) named(s access.Subject, name string) (*box, error) {
 		names = append(names, b.name)
 	}
 	if len(names) == 0 {
-		return nil, refuseWith(errNone, "there is no sandbox %q; the first command makes the one that is called %q", clip(name), Default)
+		return nil, refuseWith(errNone, "there is no sandbox %q; the first command makes the one that is called %q", sandbox.Clip(name), Default)
 	}
 	slices.Sort(names)
-	return nil, refuseWith(errNone, "there is no sandbox %q; there are: %s", clip(name), strings.Join(names, ", "))
+	return nil, refuseWith(errNone, "there is no sandbox %q; there are: %s", sandbox.Clip(name), strings.Join(names, ", "))
 }
 
 // errNone tells the error for a name that nobody has from others.
@@ -392,7 +404,7 @@ func checkName(name string) error {
 		ok = ok && (c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_')
 	}
 	if !ok {
-		return refuse("name %q: want 1 to 40 of a-z, 0-9, - and _, such as thesis or web-app", clip(name))
+		return refuse("name %q: want 1 to 40 of a-z, 0-9, - and _, such as thesis or web-app", sandbox.Clip(name))
 	}
 	return nil
 }
@@ -421,14 +433,6 @@ func busy(b *box, err error) error {
 		return refuse("the sandbox %q is %s; try again in a moment", b.name, t.From)
 	}
 	return err
-}
-
-// clip shortens what is quoted back.
-func clip(s string) string {
-	if len(s) <= 100 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:100], "") + "…"
 }
 
 // explain turns an engine's error into one for the caller where they, or the

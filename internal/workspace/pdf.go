@@ -12,6 +12,7 @@ import (
 
 	"belljar/internal/agent"
 	"belljar/internal/artifact"
+	"belljar/internal/sandbox"
 )
 
 // Bounds on showing a PDF.
@@ -60,7 +61,7 @@ func (f *Files) readPages(ctx context.Context, c *agent.Client, out *Content, at
 		return nil
 	}
 	out.First, out.Last = offset, last
-	shown := strings.ToValidUTF8(string(trimRune(text.head)), "\uFFFD")
+	shown := strings.ToValidUTF8(string(sandbox.TrimEnd(text.head)), "\uFFFD")
 	if strings.TrimSpace(strings.ReplaceAll(shown, "\f", "")) == "" {
 		return f.drawPages(ctx, c, out, at)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"belljar/internal/agent"
 	"belljar/internal/artifact"
+	"belljar/internal/sandbox"
 )
 
 // Defaults and bounds of Read.
@@ -130,23 +131,10 @@ func isText(head []byte, mime string) bool {
 	if bytes.IndexByte(head, 0) >= 0 {
 		return false
 	}
-	if utf8.Valid(trimRune(head)) {
+	if utf8.Valid(sandbox.TrimEnd(head)) {
 		return mime != "application/pdf"
 	}
 	return strings.HasPrefix(mime, "text/")
-}
-
-// trimRune drops a character that b holds the beginning of only.
-func trimRune(b []byte) []byte {
-	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				return b[:i]
-			}
-			break
-		}
-	}
-	return b
 }
 
 // readLines shows lines of text from offset on.

@@ -24,7 +24,7 @@ var next = map[State][]State{
 	Starting: {Running, Stopped},
 	Running:  {Stopping, Starting},
 	Stopping: {Stopped},
-	Held:     {Stopped},
+	Held:     {Stopped, Gone}, // gone if it was never made
 	Deleting: {Gone, Deleting},
 }
 

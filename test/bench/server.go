@@ -91,8 +91,17 @@ func (s *server) script(ctx context.Context, runtime, script string, timeout tim
 	if timeout > 0 {
 		arguments["timeout"] = timeout.Seconds()
 	}
+	answer, err := s.call(ctx, "run_script", arguments)
+	if err == nil && !bytes.Contains(answer, []byte(`"success":true`)) {
+		err = fmt.Errorf("the script failed: %s", answer)
+	}
+	return answer, err
+}
+
+// call calls a tool, which must not refuse, and returns the answer.
+func (s *server) call(ctx context.Context, tool string, arguments map[string]any) ([]byte, error) {
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-		"params": map[string]any{"name": "run_script", "arguments": arguments}})
+		"params": map[string]any{"name": tool, "arguments": arguments}})
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +113,8 @@ func (s *server) script(ctx context.Context, runtime, script string, timeout tim
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set("MCP-Protocol-Version", "2025-11-25")
 	answer, err := s.do(req)
-	if err == nil && !bytes.Contains(answer, []byte(`"success":true`)) {
-		err = fmt.Errorf("the script failed: %s", answer)
+	if err == nil && bytes.Contains(answer, []byte(`"isError":true`)) {
+		err = fmt.Errorf("%s: %s", tool, tail(string(answer)))
 	}
 	return answer, err
 }

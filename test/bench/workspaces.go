@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -225,27 +224,6 @@ func (s *server) deleteAll() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// call calls a tool, which must not refuse, and returns the answer.
-func (s *server) call(ctx context.Context, tool string, arguments map[string]any) ([]byte, error) {
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-		"params": map[string]any{"name": tool, "arguments": arguments}})
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("MCP-Protocol-Version", "2025-11-25")
-	answer, err := s.do(req)
-	if err == nil && bytes.Contains(answer, []byte(`"isError":true`)) {
-		err = fmt.Errorf("%s: %s", tool, tail(string(answer)))
-	}
-	return answer, err
 }
 
 // judge says for each threshold of workspaces whether it was met.
