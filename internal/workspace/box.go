@@ -125,7 +125,7 @@ func (b *box) bring(how func(context.Context) (*link, error)) {
 		b.to(Stopped)
 		return
 	}
-	b.link, b.receipt, b.used = l, receipt, b.m.o.Now()
+	b.link, b.receipt, b.used, b.failed = l, receipt, b.m.o.Now(), nil
 	b.to(Running)
 	b.m.background(func() { b.watch(l) })
 	if b.m.o.FileTTL > 0 {
@@ -207,22 +207,30 @@ func (b *box) stop(ctx context.Context, endJobs bool) error {
 	for {
 		b.mu.Lock()
 		state, changed := b.state, b.changed
-		if state == Running {
-			b.mu.Unlock()
-			return b.stopRunning(ctx, endJobs)
-		}
 		b.mu.Unlock()
 		switch state {
+		case Running:
+			return b.stopRunning(ctx, endJobs)
 		case Stopped:
 			return nil
 		case Deleting, Gone:
 			return refuse("the sandbox %q is being deleted", b.name)
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := b.await(ctx, changed); err != nil {
+			return err
 		}
+	}
+}
+
+// await waits for a change of state.
+func (b *box) await(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.m.base.Done():
+		return ErrClosed
 	}
 }
 

@@ -144,10 +144,8 @@ func (b *box) lease(ctx context.Context) (*Lease, error) {
 			return l, err
 		}
 		started = true
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := b.await(ctx, changed); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -158,7 +156,7 @@ func (b *box) lease(ctx context.Context) (*Lease, error) {
 func (b *box) tryLease(first bool) (*Lease, <-chan struct{}, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch b.state {
+	switch b.now() {
 	case Running:
 		return b.lend(), nil, nil
 	case Stopped:
@@ -192,7 +190,7 @@ func (b *box) lend() *Lease {
 func (b *box) attach(ctx context.Context) (*Lease, error) {
 	for {
 		b.mu.Lock()
-		state, changed := b.state, b.changed
+		state, changed := b.now(), b.changed
 		if state == Running {
 			defer b.mu.Unlock()
 			return b.lend(), nil
@@ -201,10 +199,8 @@ func (b *box) attach(ctx context.Context) (*Lease, error) {
 		if state != Starting {
 			return nil, engine.ErrNotRunning
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := b.await(ctx, changed); err != nil {
+			return nil, err
 		}
 	}
 }

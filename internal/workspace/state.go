@@ -38,6 +38,24 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("workspace %s is %s and cannot become %s", e.ID, e.From, e.To)
 }
 
+// now is the state as far as it can be known. A workspace whose connection has
+// broken, or was let go, is no more to be lent, and b.watch is about to make it
+// Starting. The caller holds b.mu.
+func (b *box) now() State {
+	if b.state != Running {
+		return b.state
+	}
+	if b.link == nil {
+		return Starting
+	}
+	select {
+	case <-b.link.dead:
+		return Starting
+	default:
+		return Running
+	}
+}
+
 // to moves the workspace to a state and lets those know who wait for a change.
 // The caller holds b.mu.
 func (b *box) to(s State) error {
